@@ -1,0 +1,5 @@
+//! Streams a database node's audit log to its peers.
+
+pub mod clock;
+pub mod protocol;
+pub mod store;

@@ -1,0 +1,32 @@
+//! Plain data and bytes: what lies on disk and what goes over the wire.
+//!
+//! Nothing here reads a clock, a socket or a file. Every decoder takes any bytes and answers with a typed error;
+//! lengths are judged against [`limits`] before anything is allocated. The byte tables are in `docs/protocol.md`.
+
+mod build;
+mod entry;
+mod error;
+mod frame;
+mod ids;
+pub mod limits;
+mod message;
+mod position;
+mod segment;
+mod subscription;
+mod wire;
+
+pub use build::{EntryDraft, Lists, LogTail, SegmentBuilder, SegmentEnd, SegmentPacker, TransactionDraft};
+pub use entry::{ENTRY_HEADER_BYTES, Entry, EntryFlags, EntryHeader, EntryKind, EntryRef};
+pub use error::ProtocolError;
+pub use frame::{Frame, FrameHeader, FrameKind, decode_frame};
+pub use ids::{LogId, NodeName, OriginId, Sequence, TableId, TableName, Version};
+pub use message::{
+    Acknowledgement, CloseCode, Dictionary, HELLO_MAGIC, Hello, Message, PROTOCOL_VERSION, RefuseReason,
+    TableDefinition,
+};
+pub use position::{BOUNDARY_BYTES, Boundary, Fingerprint, POSITION_BYTES, Position, Stamp};
+pub use segment::{
+    SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES_MAX, SegmentFlags, SegmentHeader, SegmentRef,
+    TRANSACTION_HEADER_BYTES, TransactionHeader, TransactionRef,
+};
+pub use subscription::{NameFilter, Subscription};

@@ -1,0 +1,484 @@
+//! What lies in one value of the log and in one frame: whole transactions, or a part of a large one.
+//!
+//! A [`SegmentRef`] borrows the bytes, frame header included, so that a segment goes from the mapped page to
+//! the socket as it lies. Byte tables are in `docs/protocol.md`.
+
+use super::entry::EntryRef;
+use super::error::ProtocolError;
+use super::frame::{FrameHeader, FrameKind};
+use super::ids::{OriginId, Sequence, TableId, Version};
+use super::limits::{FRAME_HEADER_BYTES, SEGMENT_LIST_MAX};
+use super::position::{Boundary, Stamp};
+use super::wire::Reader;
+
+/// The segment format that is written, and the only one that is read.
+pub const SEGMENT_FORMAT: u16 = 1;
+/// Bytes of a segment header without its lists.
+pub const SEGMENT_HEADER_BYTES: usize = 80;
+/// Bytes of a segment header with full lists.
+pub const SEGMENT_HEADER_BYTES_MAX: usize = SEGMENT_HEADER_BYTES + 2 * 2 * SEGMENT_LIST_MAX;
+/// Bytes in front of a transaction's entries.
+pub const TRANSACTION_HEADER_BYTES: usize = 40;
+/// Bytes of a transaction header that its checksum covers.
+pub(super) const TRANSACTION_CHECKED_BYTES: usize = 32;
+
+/// Marks on a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct SegmentFlags(u16);
+
+impl SegmentFlags {
+    /// Whole transactions, everything listed.
+    pub const NONE: Self = Self(0);
+    /// The segment's one transaction began in an earlier segment.
+    pub const CONTINUES: Self = Self(1);
+    /// The segment's one transaction goes on in a later segment.
+    pub const CONTINUED: Self = Self(2);
+    /// At least one entry must not leave the node.
+    pub const HAS_LOCAL_ONLY: Self = Self(4);
+    /// At least one entry names blobs.
+    pub const HAS_BLOBS: Self = Self(8);
+    /// The header does not list the tables.
+    pub const TABLES_UNLISTED: Self = Self(16);
+    /// The header does not list the origins.
+    pub const ORIGINS_UNLISTED: Self = Self(32);
+    /// A sender left entries out.
+    pub const FILTERED: Self = Self(64);
+
+    /// The bits.
+    #[must_use]
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// Both sets of marks.
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether every mark of `other` is set.
+    #[must_use]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// The fixed part of a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentHeader {
+    /// Marks.
+    pub flags: SegmentFlags,
+    /// Bytes of the header with its lists.
+    pub header_bytes: u16,
+    /// Tables listed.
+    pub tables: u8,
+    /// Origins listed.
+    pub origins: u8,
+    /// Sequence of the first entry.
+    pub first: Sequence,
+    /// Sequence of the last entry; the segment's key in the log.
+    pub last: Sequence,
+    /// Entries in the segment.
+    pub entries: u32,
+    /// Transactions in the segment, a part counted as one.
+    pub transactions: u32,
+    /// Wall clock of the log's node at the commit, in milliseconds since 1970. For lag and retention only.
+    pub commit_ms: u64,
+    /// Bytes of the log up to the end of this segment, since the log began.
+    pub cumulative_bytes: u64,
+    /// The end position: the last transaction boundary that the segment reaches. In a filtered segment it is the
+    /// boundary up to which was scanned.
+    pub end: Boundary,
+    /// Bytes of the transactions.
+    pub body_bytes: u32,
+}
+
+impl SegmentHeader {
+    /// Bytes of the payload: header, lists and transactions.
+    #[must_use]
+    pub const fn payload_bytes(&self) -> usize {
+        self.header_bytes as usize + self.body_bytes as usize
+    }
+
+    pub(super) fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        bytes[0..2].copy_from_slice(&SEGMENT_FORMAT.to_le_bytes());
+        bytes[2..4].copy_from_slice(&self.flags.bits().to_le_bytes());
+        bytes[4..6].copy_from_slice(&self.header_bytes.to_le_bytes());
+        bytes[6] = self.tables;
+        bytes[7] = self.origins;
+        bytes[8..16].copy_from_slice(&self.first.get().to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.last.get().to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.entries.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.transactions.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.commit_ms.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.cumulative_bytes.to_le_bytes());
+        bytes[48..72].copy_from_slice(&self.end.to_bytes());
+        bytes[72..76].copy_from_slice(&self.body_bytes.to_le_bytes());
+        bytes
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, ProtocolError> {
+        let format = reader.u16("segment format")?;
+        if format != SEGMENT_FORMAT {
+            return Err(ProtocolError::UnsupportedVersion {
+                what: "segment format",
+                found: format,
+                oldest: SEGMENT_FORMAT,
+                newest: SEGMENT_FORMAT,
+            });
+        }
+        let header = Self {
+            flags: SegmentFlags(reader.u16("segment flags")?),
+            header_bytes: reader.u16("segment header length")?,
+            tables: reader.u8("segment table count")?,
+            origins: reader.u8("segment origin count")?,
+            first: Sequence::new(reader.u64("segment first sequence")?),
+            last: Sequence::new(reader.u64("segment last sequence")?),
+            entries: reader.u32("segment entry count")?,
+            transactions: reader.u32("segment transaction count")?,
+            commit_ms: reader.u64("segment commit time")?,
+            cumulative_bytes: reader.u64("segment cumulative bytes")?,
+            end: Boundary::read(reader)?,
+            body_bytes: reader.u32("segment body length")?,
+        };
+        reader.u32("segment reserve")?;
+        Ok(header)
+    }
+
+    fn check(&self) -> Result<(), ProtocolError> {
+        let lists = 2 * (usize::from(self.tables) + usize::from(self.origins));
+        if usize::from(self.tables.max(self.origins)) > SEGMENT_LIST_MAX {
+            return Err(ProtocolError::OverLimit {
+                what: "segment list",
+                value: u64::from(self.tables.max(self.origins)),
+                limit: SEGMENT_LIST_MAX as u64,
+            });
+        }
+        if usize::from(self.header_bytes) != SEGMENT_HEADER_BYTES + lists {
+            return Err(ProtocolError::Malformed {
+                what: "segment header length",
+                value: u64::from(self.header_bytes),
+                problem: "does not fit its lists",
+            });
+        }
+        if self.first > self.last || self.first == Sequence::ZERO {
+            return Err(ProtocolError::OutOfOrder {
+                what: "segment range",
+                previous: self.first,
+                found: self.last,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A segment in its bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct SegmentRef<'a> {
+    frame: &'a [u8],
+    header: SegmentHeader,
+}
+
+impl<'a> SegmentRef<'a> {
+    /// Reads the segment frame that fills `frame`: frame header, segment header and lists are checked here, the
+    /// transactions when they are visited.
+    ///
+    /// # Errors
+    /// Wrong lengths, checksums, versions or ranges.
+    pub fn parse(frame: &'a [u8]) -> Result<Self, ProtocolError> {
+        let frame_header = FrameHeader::decode(frame)?;
+        if frame_header.kind != FrameKind::SEGMENT {
+            return Err(ProtocolError::Malformed {
+                what: "frame type of a segment",
+                value: u64::from(frame_header.kind.0),
+                problem: "is not the segment type",
+            });
+        }
+        let mut reader = Reader::new(&frame[FRAME_HEADER_BYTES..]);
+        let payload = reader.rest();
+        let header = SegmentHeader::read(&mut reader)?;
+        header.check()?;
+        let available = payload.len();
+        if frame_header.payload_bytes as usize != available || header.payload_bytes() != available {
+            return Err(ProtocolError::Truncated {
+                what: "segment",
+                needed: header.payload_bytes().max(frame_header.payload_bytes as usize),
+                available,
+            });
+        }
+        let computed = crc32fast::hash(&payload[..usize::from(header.header_bytes)]);
+        if computed != frame_header.payload_crc {
+            return Err(ProtocolError::Checksum {
+                what: "segment header",
+                found: frame_header.payload_crc,
+                computed,
+            });
+        }
+        Ok(Self { frame, header })
+    }
+
+    /// The whole frame, as it goes over the wire.
+    #[must_use]
+    pub const fn frame(&self) -> &'a [u8] {
+        self.frame
+    }
+
+    /// The fixed part.
+    #[must_use]
+    pub const fn header(&self) -> &SegmentHeader {
+        &self.header
+    }
+
+    /// The tables inside, or `None` when the header does not list them.
+    #[must_use]
+    pub fn tables(&self) -> Option<impl Iterator<Item = TableId> + use<'a>> {
+        let listed = !self.header.flags.contains(SegmentFlags::TABLES_UNLISTED);
+        listed.then(|| self.list(0, self.header.tables).map(TableId))
+    }
+
+    /// The origins inside, or `None` when the header does not list them.
+    #[must_use]
+    pub fn origins(&self) -> Option<impl Iterator<Item = OriginId> + use<'a>> {
+        let listed = !self.header.flags.contains(SegmentFlags::ORIGINS_UNLISTED);
+        listed.then(|| self.list(self.header.tables, self.header.origins).map(OriginId))
+    }
+
+    fn list(&self, skip: u8, count: u8) -> impl Iterator<Item = u16> + use<'a> {
+        let start = FRAME_HEADER_BYTES + SEGMENT_HEADER_BYTES + 2 * usize::from(skip);
+        let bytes = &self.frame[start..start + 2 * usize::from(count)];
+        bytes.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]))
+    }
+
+    fn body(&self) -> &'a [u8] {
+        &self.frame[FRAME_HEADER_BYTES + usize::from(self.header.header_bytes)..]
+    }
+
+    /// The transaction at `offset` bytes into the body, or `None` at its end.
+    ///
+    /// # Errors
+    /// Cut-off bytes, or a range that leaves the segment's.
+    pub fn transaction_at(&self, offset: usize) -> Result<Option<TransactionRef<'a>>, ProtocolError> {
+        let rest = self.body().get(offset..).unwrap_or_default();
+        if rest.is_empty() {
+            return Ok(None);
+        }
+        let transaction = TransactionRef::decode(rest)?;
+        let (first, last) = (transaction.header.first, transaction.header.last());
+        if first > self.header.last || last < self.header.first {
+            return Err(ProtocolError::OutOfOrder {
+                what: "transaction outside its segment",
+                previous: self.header.last,
+                found: first,
+            });
+        }
+        Ok(Some(transaction))
+    }
+
+    /// The transactions in order. The iterator ends after its first error.
+    pub fn transactions(&self) -> impl Iterator<Item = Result<TransactionRef<'a>, ProtocolError>> + use<'a> {
+        let segment = *self;
+        let mut offset = Some(0);
+        std::iter::from_fn(move || {
+            let item = segment.transaction_at(offset?).transpose()?;
+            offset = match &item {
+                Ok(transaction) => offset.map(|offset| offset + transaction.encoded.len()),
+                Err(_) => None,
+            };
+            Some(item)
+        })
+    }
+
+    /// Checks everything that the format promises: checksums, counts, lengths, and that sequences rise from the
+    /// header's first to its last.
+    ///
+    /// # Errors
+    /// The first promise that does not hold.
+    pub fn verify(&self) -> Result<(), ProtocolError> {
+        let (mut entries, mut transactions) = (0_u32, 0_u32);
+        let mut previous = Sequence::new(self.header.first.get() - 1);
+        for transaction in self.transactions() {
+            let transaction = transaction?;
+            transaction.verify()?;
+            transactions += 1;
+            for entry in transaction.entries() {
+                let entry = entry?;
+                let sequence = transaction.sequence_of(&entry);
+                if sequence <= previous || sequence > self.header.last || sequence > transaction.header.last()
+                {
+                    return Err(ProtocolError::OutOfOrder { what: "entry", previous, found: sequence });
+                }
+                previous = sequence;
+                entries += 1;
+            }
+        }
+        check_count("segment transaction count", self.header.transactions, transactions)?;
+        check_count("segment entry count", self.header.entries, entries)?;
+        if previous != self.header.last {
+            return Err(ProtocolError::OutOfOrder {
+                what: "segment's last entry",
+                previous: self.header.last,
+                found: previous,
+            });
+        }
+        Ok(())
+    }
+}
+
+fn check_count(what: &'static str, stated: u32, counted: u32) -> Result<(), ProtocolError> {
+    if stated != counted {
+        return Err(ProtocolError::Malformed {
+            what,
+            value: u64::from(stated),
+            problem: "is not what was counted",
+        });
+    }
+    Ok(())
+}
+
+/// The fixed part of a transaction, or of the part of it that lies in one segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TransactionHeader {
+    /// Sequence of the first entry of the whole transaction in this log.
+    pub first: Sequence,
+    /// When the origin wrote it.
+    pub version: Version,
+    /// The node that first wrote it, in the log's short ids.
+    pub origin: OriginId,
+    /// [`SegmentFlags::CONTINUES`] and [`SegmentFlags::CONTINUED`], for this part.
+    pub flags: SegmentFlags,
+    /// Entries in this part.
+    pub entries: u32,
+    /// Bytes of the entries in this part.
+    pub bytes: u32,
+    /// Entries of the whole transaction in this log, whatever a filter left out.
+    pub total_entries: u32,
+}
+
+impl TransactionHeader {
+    /// Sequence of the last entry of the whole transaction in this log.
+    #[must_use]
+    pub const fn last(&self) -> Sequence {
+        self.first.plus(self.total_entries.saturating_sub(1) as u64)
+    }
+
+    pub(super) fn encode_checked(&self) -> [u8; TRANSACTION_CHECKED_BYTES] {
+        let mut bytes = [0; TRANSACTION_CHECKED_BYTES];
+        bytes[0..8].copy_from_slice(&self.first.get().to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.version.to_bits().to_le_bytes());
+        bytes[16..18].copy_from_slice(&self.origin.0.to_le_bytes());
+        bytes[18..20].copy_from_slice(&self.flags.bits().to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.entries.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.total_entries.to_le_bytes());
+        bytes
+    }
+}
+
+/// A transaction, or the part of one, in its bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct TransactionRef<'a> {
+    /// The fixed part.
+    pub header: TransactionHeader,
+    /// The encoded transaction: header and entries.
+    pub encoded: &'a [u8],
+    /// The checksum that is stored in it.
+    pub checksum: u32,
+}
+
+impl<'a> TransactionRef<'a> {
+    fn decode(bytes: &'a [u8]) -> Result<Self, ProtocolError> {
+        let mut reader = Reader::new(bytes);
+        let header = TransactionHeader {
+            first: Sequence::new(reader.u64("transaction first sequence")?),
+            version: Version::from_bits(reader.u64("transaction version")?),
+            origin: OriginId(reader.u16("transaction origin")?),
+            flags: SegmentFlags(reader.u16("transaction flags")?),
+            entries: reader.u32("transaction entry count")?,
+            bytes: reader.u32("transaction length")?,
+            total_entries: reader.u32("transaction total entries")?,
+        };
+        let checksum = reader.u32("transaction checksum")?;
+        reader.u32("transaction reserve")?;
+        reader.bytes(header.bytes as usize, "transaction entries")?;
+        if header.entries == 0 || header.entries > header.total_entries {
+            return Err(ProtocolError::Malformed {
+                what: "transaction entry count",
+                value: u64::from(header.entries),
+                problem: "is zero or above the transaction's total",
+            });
+        }
+        Ok(Self { header, encoded: &bytes[..TRANSACTION_HEADER_BYTES + header.bytes as usize], checksum })
+    }
+
+    /// Checks the checksum and the entry count.
+    ///
+    /// # Errors
+    /// When one of them is not what the bytes give.
+    pub fn verify(&self) -> Result<(), ProtocolError> {
+        let mut hasher = crc32fast::Hasher::new();
+        hasher.update(&self.encoded[..TRANSACTION_CHECKED_BYTES]);
+        hasher.update(&self.encoded[TRANSACTION_HEADER_BYTES..]);
+        let computed = hasher.finalize();
+        if computed != self.checksum {
+            return Err(ProtocolError::Checksum { what: "transaction", found: self.checksum, computed });
+        }
+        let mut counted = 0_u32;
+        for entry in self.entries() {
+            entry?;
+            counted += 1;
+        }
+        check_count("transaction entry count", self.header.entries, counted)
+    }
+
+    /// The entry at `offset` bytes into the entries, or `None` at their end.
+    ///
+    /// # Errors
+    /// Cut-off bytes, lengths over their limits, an unknown kind.
+    pub fn entry_at(&self, offset: usize) -> Result<Option<EntryRef<'a>>, ProtocolError> {
+        let rest = self.encoded.get(TRANSACTION_HEADER_BYTES + offset..).unwrap_or_default();
+        if rest.is_empty() { Ok(None) } else { EntryRef::decode(rest).map(Some) }
+    }
+
+    /// The entries in order. The iterator ends after its first error.
+    pub fn entries(&self) -> impl Iterator<Item = Result<EntryRef<'a>, ProtocolError>> + use<'a> {
+        let transaction = *self;
+        let mut offset = Some(0);
+        std::iter::from_fn(move || {
+            let item = transaction.entry_at(offset?).transpose()?;
+            offset = match &item {
+                Ok(entry) => offset.map(|offset| offset + entry.encoded.len()),
+                Err(_) => None,
+            };
+            Some(item)
+        })
+    }
+
+    /// The sequence of one of its entries.
+    #[must_use]
+    pub const fn sequence_of(&self, entry: &EntryRef<'_>) -> Sequence {
+        self.header.first.plus(entry.header.offset as u64)
+    }
+
+    /// Whether the transaction goes on in a later segment.
+    #[must_use]
+    pub const fn is_continued(&self) -> bool {
+        self.header.flags.contains(SegmentFlags::CONTINUED)
+    }
+
+    /// Whether the transaction began in an earlier segment.
+    #[must_use]
+    pub const fn continues(&self) -> bool {
+        self.header.flags.contains(SegmentFlags::CONTINUES)
+    }
+
+    /// The boundary at the transaction's end. Only its last part has one.
+    #[must_use]
+    pub const fn boundary(&self) -> Option<Boundary> {
+        if self.is_continued() {
+            return None;
+        }
+        let stamp = Stamp { version: self.header.version, checksum: self.checksum };
+        Some(Boundary { sequence: self.header.last(), stamp })
+    }
+}

@@ -1,0 +1,48 @@
+//! The protocol from the outside: what is packed can be read again.
+
+use auditstream::protocol::{
+    EntryDraft, EntryFlags, EntryKind, LogTail, OriginId, SegmentPacker, SegmentRef, Sequence, TableId,
+    TransactionDraft, Version,
+};
+
+#[test]
+fn packed_segments_verify_and_number_the_entries_without_a_gap() {
+    let value = vec![7_u8; 30_000];
+    let entries: Vec<_> = (0..9)
+        .map(|ordinal| EntryDraft {
+            ordinal,
+            table: TableId(1),
+            kind: EntryKind::Put,
+            flags: EntryFlags::NONE,
+            key: b"key",
+            value: &value,
+        })
+        .collect();
+    let mut packer = SegmentPacker::new(LogTail::default(), 5);
+    let mut frames: Vec<(Sequence, Vec<u8>)> = Vec::new();
+    let mut emit = |last, frame: &[u8]| {
+        frames.push((last, frame.to_vec()));
+        Ok::<_, std::convert::Infallible>(())
+    };
+    for (version, count) in [(1, 1), (2, 1), (3, 9), (4, 2)] {
+        let draft = TransactionDraft {
+            origin: OriginId(0),
+            version: Version::new(version, 0),
+            entries: &entries[..count],
+        };
+        packer.push(&draft, &mut emit).unwrap();
+    }
+    packer.finish(&mut emit).unwrap();
+    let mut next = 1;
+    for (last, frame) in &frames {
+        let segment = SegmentRef::parse(frame).expect("a segment");
+        segment.verify().expect("all promises");
+        assert_eq!(segment.header().first.get(), next);
+        assert_eq!(segment.header().last, *last);
+        next = last.get() + 1;
+    }
+    assert_eq!(next, 14);
+    assert_eq!(packer.tail().end.sequence.get(), 13);
+    let bytes: usize = frames.iter().map(|(_, frame)| frame.len()).sum();
+    assert_eq!(packer.tail().cumulative_bytes, bytes as u64);
+}
