@@ -32,6 +32,15 @@ pub struct SegmentEnd {
     pub cumulative_bytes: u64,
 }
 
+/// Neighbouring entries of one transaction that go into a frame together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EntryRun {
+    pub(crate) entries: u32,
+    pub(crate) first: Sequence,
+    pub(crate) last: Sequence,
+    pub(crate) has_blobs: bool,
+}
+
 /// Appends one segment frame to a buffer that the caller owns; nothing is copied twice.
 ///
 /// The buffer may hold other frames in front, when `Lists::Unlisted`: such a header has a fixed length.
@@ -113,6 +122,23 @@ impl SegmentBuilder {
             Some(OpenTransaction { start, header: TransactionHeader { entries: 0, bytes: 0, ..header } });
     }
 
+    /// The bytes in front of the frame were taken away: it stands `count` bytes further left now.
+    pub(crate) const fn shift_left(&mut self, count: usize) {
+        self.body_start -= count;
+        if let Some(open) = &mut self.open {
+            open.start -= count;
+        }
+    }
+
+    /// Bytes were put in front of the frame: it stands `count` bytes further right now.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) const fn shift_right(&mut self, count: usize) {
+        self.body_start += count;
+        if let Some(open) = &mut self.open {
+            open.start += count;
+        }
+    }
+
     /// Appends an entry that lies in another segment, byte for byte.
     ///
     /// # Panics
@@ -120,6 +146,40 @@ impl SegmentBuilder {
     pub fn push_encoded(&mut self, out: &mut Vec<u8>, entry: &EntryRef<'_>) {
         self.note_entry(&entry.header);
         out.extend_from_slice(entry.encoded);
+    }
+
+    /// Appends neighbouring entries of the open transaction, byte for byte. For [`Lists::Unlisted`] only: their tables
+    /// are not looked at.
+    pub(crate) fn push_run(&mut self, out: &mut Vec<u8>, run: &EntryRun, encoded: &[u8]) {
+        debug_assert_eq!(self.lists, Lists::Unlisted, "a listed segment needs the tables of its entries");
+        if let Some(open) = &mut self.open {
+            open.header.entries += run.entries;
+        }
+        self.note_run(run);
+        out.extend_from_slice(encoded);
+    }
+
+    /// Appends a whole transaction of another segment, byte for byte, with its own checksum. For [`Lists::Unlisted`]
+    /// only.
+    pub(crate) fn push_untouched(
+        &mut self,
+        out: &mut Vec<u8>,
+        transaction: &TransactionRef<'_>,
+        run: &EntryRun,
+    ) {
+        debug_assert!(self.open.is_none() && self.lists == Lists::Unlisted, "between transactions, unlisted");
+        self.mark(transaction.header.flags);
+        self.transactions += 1;
+        self.note_run(run);
+        out.extend_from_slice(transaction.encoded);
+    }
+
+    fn note_run(&mut self, run: &EntryRun) {
+        self.entries += run.entries;
+        self.range = Some(self.range.map_or((run.first, run.last), |(first, _)| (first, run.last)));
+        if run.has_blobs {
+            self.mark(SegmentFlags::HAS_BLOBS);
+        }
     }
 
     /// Appends an entry.
@@ -181,28 +241,6 @@ impl SegmentBuilder {
         out[start..start + TRANSACTION_CHECKED_BYTES].copy_from_slice(&checked);
         out[start + TRANSACTION_CHECKED_BYTES..][..4].copy_from_slice(&checksum.to_le_bytes());
         checksum
-    }
-
-    /// Appends a whole transaction of another segment, byte for byte, with its own checksum.
-    ///
-    /// # Errors
-    /// An entry of it that cannot be read; the buffer is then in the middle of a segment and to be dropped.
-    pub fn push_transaction(
-        &mut self,
-        out: &mut Vec<u8>,
-        transaction: &TransactionRef<'_>,
-    ) -> Result<(), super::error::ProtocolError> {
-        assert!(self.open.is_none(), "a transaction is open");
-        self.open = Some(OpenTransaction { start: out.len(), header: transaction.header });
-        self.origins.insert(transaction.header.origin.0);
-        self.mark(transaction.header.flags);
-        for entry in transaction.entries() {
-            self.note_entry(&entry?.header);
-        }
-        self.open = None;
-        self.transactions += 1;
-        out.extend_from_slice(transaction.encoded);
-        Ok(())
     }
 
     fn listed(&self) -> (Option<&[u16]>, Option<&[u16]>) {

@@ -4,6 +4,7 @@
 //! lengths are judged against [`limits`] before anything is allocated. The byte tables are in `docs/protocol.md`.
 
 mod build;
+mod close;
 mod entry;
 mod error;
 mod frame;
@@ -15,7 +16,9 @@ mod segment;
 mod subscription;
 mod wire;
 
+pub(crate) use build::EntryRun;
 pub use build::{EntryDraft, Lists, LogTail, SegmentBuilder, SegmentEnd, SegmentPacker, TransactionDraft};
+pub use close::{Close, CloseReason};
 pub use entry::{ENTRY_HEADER_BYTES, Entry, EntryFlags, EntryHeader, EntryKind, EntryRef};
 pub use error::ProtocolError;
 pub use frame::{Frame, FrameHeader, FrameKind, decode_frame};

@@ -3,8 +3,10 @@
 //! A host with a store of its own implements [`AuditLog`] (what a sender reads) and [`Applier`] (what a receiver
 //! writes), and runs `testing::check_store` against it.
 
+mod conflict;
 mod hlc;
 mod limits;
+mod memory;
 mod notify;
 
 use std::collections::BTreeMap;
@@ -19,8 +21,10 @@ use crate::protocol::{
     TableDefinition, TableId,
 };
 
+pub use conflict::{Identity, Outcome};
 pub use hlc::{CLOCK_SKEW_MS_MAX, ClockSkew, Hlc};
 pub use limits::{LimitError, Limits};
+pub use memory::{MemoryStore, Row};
 pub use notify::CommitNotifier;
 
 /// Why a log or a store cannot do what was asked.
@@ -191,8 +195,11 @@ pub struct ApplyBatch {
     pub source: NodeName,
     /// The names behind the short ids in the frames.
     pub dictionary: Arc<PeerDictionary>,
-    /// Segment frames, verified, in order. All parts of a large transaction are in one batch. Empty when only
-    /// the position moves.
+    /// Segment frames, verified, in order. Empty when only the position moves.
+    ///
+    /// All parts of a large transaction are in one batch, each as a transaction with the same first sequence. A
+    /// filter may have left out any of them, the last one too: the transaction is complete when one with another
+    /// first sequence begins, or when the batch ends.
     pub frames: Vec<Bytes>,
     /// The position to store in the same commit.
     pub position: Position,

@@ -1,0 +1,476 @@
+//! One source's stream, as its receiver sees it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::clock::Moment;
+use crate::protocol::{
+    Acknowledgement, Boundary, Close, CloseCode, CloseReason, Dictionary, Fingerprint, Frame, Hello, LogId,
+    Message, NodeName, Position, ProtocolError, RefuseReason, SegmentRef, Subscription, decode_frame,
+};
+use crate::store::{Applied, ApplyBatch, ApplyError, PeerDictionary};
+
+use super::acknowledge::Acknowledger;
+use super::config::ReceiveConfig;
+use super::pacing::{Load, Pacing, PauseReason};
+use super::staging::Staging;
+
+/// Names one batch between [`ReceiveAction::Apply`] and [`ReceiveSession::on_applied`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(u64);
+
+/// What whoever drives the session has to do next.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ReceiveAction {
+    /// The source said who it is. Look up the position stored for it and call [`ReceiveSession::subscribe`].
+    Greeted(NodeName),
+    /// Hand the batch to the applier, and its answer to [`ReceiveSession::on_applied`].
+    Apply(Ticket, ApplyBatch),
+    /// The stream is over. Write what is left in the output, wait for the open tickets, and close.
+    Closed(CloseReason),
+}
+
+/// Counters of one session. They only rise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ReceiveStats {
+    /// Entries received.
+    pub entries_received: u64,
+    /// Segment frames received.
+    pub segments_received: u64,
+    /// Positions received without data.
+    pub sequence_updates: u64,
+    /// Signs of life inside a large transaction.
+    pub progress_frames: u64,
+    /// Entries that changed something.
+    pub entries_changed: u64,
+    /// Entries that were there already, or lost against a newer version.
+    pub entries_unchanged: u64,
+    /// Pause frames sent.
+    pub pauses: u64,
+    /// Acknowledgements sent.
+    pub acknowledgements: u64,
+}
+
+#[derive(Debug)]
+enum Phase {
+    AwaitHello,
+    Greeted(NodeName),
+    Subscribed {
+        source: NodeName,
+        fingerprint: Fingerprint,
+        start: Option<Position>,
+    },
+    Streaming {
+        source: NodeName,
+        log: LogId,
+        filter: Fingerprint,
+    },
+    /// Latched off: no later frame of this stream is applied.
+    Off,
+}
+
+const SUBSCRIPTION_ID: u32 = 1;
+
+/// Most bytes of table definitions that a source may send on one connection: a thousand full ones.
+const DICTIONARY_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The receiving half of one connection.
+///
+/// Bytes go in through [`receive`](Self::receive), work comes out of [`poll_action`](Self::poll_action), bytes to send stand
+/// in [`output`](Self::output). It never waits.
+#[derive(Debug)]
+pub struct ReceiveSession {
+    config: ReceiveConfig,
+    phase: Phase,
+    actions: VecDeque<ReceiveAction>,
+    dictionary: Arc<PeerDictionary>,
+    dictionary_bytes: usize,
+    /// Segment frames and positions that came in and were not looked into yet.
+    queued: VecDeque<Queued>,
+    queued_bytes: usize,
+    staging: Staging,
+    decoded: VecDeque<ApplyBatch>,
+    uncommitted: VecDeque<(Ticket, Boundary)>,
+    next_ticket: u64,
+    acknowledger: Acknowledger,
+    pacing: Pacing,
+    pause_sent: bool,
+    output: Vec<u8>,
+    closed: Option<CloseReason>,
+    stats: ReceiveStats,
+}
+
+#[derive(Debug)]
+enum Queued {
+    Segment(Bytes),
+    Position(Boundary),
+}
+
+impl ReceiveSession {
+    /// A session that has not heard of its source yet. It greets at once: send what stands in the output.
+    #[must_use]
+    pub fn new(node: NodeName, config: ReceiveConfig) -> Self {
+        let mut output = Vec::new();
+        Message::Hello(Hello::new(node)).encode(&mut output);
+        Self {
+            config,
+            phase: Phase::AwaitHello,
+            actions: VecDeque::new(),
+            dictionary: Arc::default(),
+            dictionary_bytes: 0,
+            queued: VecDeque::new(),
+            queued_bytes: 0,
+            staging: Staging::default(),
+            decoded: VecDeque::new(),
+            uncommitted: VecDeque::new(),
+            next_ticket: 0,
+            acknowledger: Acknowledger::default(),
+            pacing: Pacing::default(),
+            pause_sent: false,
+            output,
+            closed: None,
+            stats: ReceiveStats::default(),
+        }
+    }
+
+    /// Asks for a stream, after [`ReceiveAction::Greeted`]. Ignored at any other time.
+    pub fn subscribe(&mut self, subscription: Subscription) {
+        if let Phase::Greeted(source) = &self.phase {
+            self.phase = Phase::Subscribed {
+                source: source.clone(),
+                fingerprint: subscription.fingerprint(),
+                start: subscription.start(),
+            };
+            Message::Subscribe { id: SUBSCRIPTION_ID, subscription }.encode(&mut self.output);
+        }
+    }
+
+    /// Takes in bytes of the source. What is left in `input` is the start of a frame.
+    pub fn receive(&mut self, input: &mut BytesMut, now: Moment) {
+        while self.closed.is_none() {
+            match decode_frame(input) {
+                Ok(Some(Frame::Message(message))) => self.on_message(message),
+                Ok(Some(Frame::Segment(frame))) => self.enqueue(Queued::Segment(frame)),
+                Ok(None) => break,
+                Err(error) => self.fail_protocol(&error),
+            }
+        }
+        self.advance(now, false);
+    }
+
+    fn on_message(&mut self, message: Message) {
+        match message {
+            Message::Hello(hello) => self.on_hello(hello),
+            Message::Accepted { id: SUBSCRIPTION_ID, log, start, filter, .. } => {
+                self.on_accepted(log, start, filter)
+            }
+            Message::Refused { reason, text, .. } => self.on_refused(reason, text),
+            Message::Dictionary(dictionary) => {
+                // Batches that are under way keep the names that they were decoded with.
+                self.drain_queue();
+                self.learn(dictionary);
+            }
+            Message::SequenceUpdate(boundary) => {
+                self.stats.sequence_updates += 1;
+                self.enqueue(Queued::Position(boundary));
+            }
+            Message::Progress(_) => self.stats.progress_frames += 1,
+            Message::Ping(number) => Message::Pong(number).encode(&mut self.output),
+            Message::Pong(_) => {}
+            Message::Close { code, text } => self.end(CloseReason::Peer(Close { code, text })),
+            other => self.close(Close::new(
+                CloseCode::Protocol,
+                format!("a source must not send a frame of type {} here", other.kind().0),
+            )),
+        }
+    }
+
+    fn learn(&mut self, dictionary: Dictionary) {
+        if let Dictionary::Table(_, table) = &dictionary {
+            self.dictionary_bytes += table.definition.len();
+        }
+        if self.dictionary_bytes > DICTIONARY_BYTES_MAX {
+            let text = format!(
+                "table definitions of {} bytes on one connection, the limit is {DICTIONARY_BYTES_MAX}",
+                self.dictionary_bytes
+            );
+            return self.close(Close::new(CloseCode::Overloaded, text));
+        }
+        Arc::make_mut(&mut self.dictionary).insert(dictionary);
+    }
+
+    fn on_hello(&mut self, hello: Hello) {
+        if !matches!(self.phase, Phase::AwaitHello) {
+            return self.close(Close::new(CloseCode::Protocol, "a second hello on one connection"));
+        }
+        match hello.check() {
+            Ok(()) => {
+                self.phase = Phase::Greeted(hello.node.clone());
+                self.actions.push_back(ReceiveAction::Greeted(hello.node));
+            }
+            Err(error) => self.fail_protocol(&error),
+        }
+    }
+
+    fn on_accepted(&mut self, log: LogId, start: Boundary, filter: Fingerprint) {
+        let Phase::Subscribed { source, fingerprint, start: asked } = &self.phase else {
+            return self.close(Close::new(CloseCode::Protocol, "an acceptance without a subscription"));
+        };
+        let asked_start = asked.map_or(Boundary::START, |position| position.boundary);
+        if filter != *fingerprint || start != asked_start || asked.is_some_and(|position| position.log != log)
+        {
+            let text = format!(
+                "the stream was accepted from sequence {} with filter {:016x}, asked for were sequence {} and {:016x}",
+                start.sequence, filter.0, asked_start.sequence, fingerprint.0
+            );
+            return self.close(Close::new(CloseCode::Protocol, text));
+        }
+        let at = start.sequence;
+        self.staging = Staging::starting_at(start);
+        self.acknowledger =
+            Acknowledger::starting_at(Acknowledgement { received: at, applied: at, durable: at });
+        self.phase = Phase::Streaming { source: source.clone(), log, filter };
+    }
+
+    fn on_refused(&mut self, reason: RefuseReason, text: String) {
+        self.end(CloseReason::Refused(reason, text));
+    }
+
+    fn enqueue(&mut self, queued: Queued) {
+        if !matches!(self.phase, Phase::Streaming { .. }) {
+            return self.close(Close::new(
+                CloseCode::Protocol,
+                "entries or positions before the stream was accepted",
+            ));
+        }
+        if let Queued::Segment(frame) = &queued {
+            self.queued_bytes += frame.len();
+        }
+        self.queued.push_back(queued);
+    }
+
+    /// Moves everything on as far as the bounds allow: input to batches, batches to the applier, acknowledgements and
+    /// pauses to the output.
+    fn advance(&mut self, now: Moment, committed: bool) {
+        if self.closed.is_none() {
+            while self.decoded.len() <= self.config.decoded_segments && self.decode_next() {}
+            self.submit();
+            self.pace(committed);
+        }
+        if !matches!(self.phase, Phase::Off)
+            && let Some(message) = self.acknowledger.poll(now)
+        {
+            self.stats.acknowledgements += 1;
+            message.encode(&mut self.output);
+        }
+    }
+
+    fn drain_queue(&mut self) {
+        while self.closed.is_none() && self.decode_next() {}
+    }
+
+    /// Looks into the next frame of the queue; false when there is none.
+    fn decode_next(&mut self) -> bool {
+        let Some(queued) = self.queued.pop_front() else { return false };
+        let result = match queued {
+            Queued::Position(boundary) => self.staging.position(boundary),
+            Queued::Segment(frame) => {
+                self.queued_bytes -= frame.len();
+                self.decode_segment(frame)
+            }
+        };
+        match result {
+            Ok(Some((frames, boundary))) => self.push_batch(frames, boundary),
+            Ok(None) => {}
+            Err(error) => self.fail_protocol(&error),
+        }
+        true
+    }
+
+    fn decode_segment(&mut self, frame: Bytes) -> Result<Option<(Vec<Bytes>, Boundary)>, ProtocolError> {
+        let segment = SegmentRef::parse(&frame)?;
+        segment.verify()?;
+        self.stats.segments_received += 1;
+        self.stats.entries_received += u64::from(segment.header().entries);
+        self.staging.segment(frame)
+    }
+
+    fn push_batch(&mut self, frames: Vec<Bytes>, boundary: Boundary) {
+        let Phase::Streaming { source, log, filter } = &self.phase else { return };
+        self.acknowledger.update(|current| current.received = boundary.sequence);
+        let position = Position { log: *log, boundary, filter: *filter };
+        if frames.is_empty()
+            && let Some(last) = self.decoded.back_mut()
+        {
+            // A position without data rides on the batch before it.
+            last.position = position;
+            return;
+        }
+        let dictionary = Arc::clone(&self.dictionary);
+        self.decoded.push_back(ApplyBatch { source: source.clone(), dictionary, frames, position });
+    }
+
+    fn submit(&mut self) {
+        while self.uncommitted_frames() < self.config.record_concurrency {
+            let Some(batch) = self.decoded.pop_front() else { break };
+            let ticket = Ticket(self.next_ticket);
+            self.next_ticket += 1;
+            self.uncommitted.push_back((ticket, batch.position.boundary));
+            self.actions.push_back(ReceiveAction::Apply(ticket, batch));
+        }
+    }
+
+    fn uncommitted_frames(&self) -> usize {
+        // The parts of one large transaction count as one: they commit together or not at all.
+        self.uncommitted.len()
+    }
+
+    fn pace(&mut self, committed: bool) {
+        let load = Load {
+            queued_bytes: self.queued_bytes,
+            queued_frames: self.queued.len(),
+            decoded: self.decoded.len(),
+            uncommitted_frames: self.uncommitted_frames(),
+        };
+        self.pacing.update(&self.config, &load, committed);
+        let paused = self.pacing.is_paused();
+        if paused != self.pause_sent {
+            self.pause_sent = paused;
+            self.stats.pauses += u64::from(paused);
+            let message = if paused { Message::Pause } else { Message::Resume };
+            message.encode(&mut self.output);
+        }
+    }
+
+    /// Takes in the applier's answer. Tickets are answered in order; an unknown one is ignored.
+    pub fn on_applied(&mut self, ticket: Ticket, result: Result<Applied, ApplyError>, now: Moment) {
+        if self.uncommitted.front().is_none_or(|(front, _)| *front != ticket) {
+            return;
+        }
+        let Some((_, boundary)) = self.uncommitted.pop_front() else { return };
+        match result {
+            Ok(applied) => {
+                self.stats.entries_changed += applied.changed;
+                self.stats.entries_unchanged += applied.unchanged;
+                if !matches!(self.phase, Phase::Off) {
+                    self.acknowledger.update(|current| {
+                        current.applied = boundary.sequence;
+                        current.durable = boundary.sequence;
+                    });
+                }
+            }
+            Err(error) => self.close(Close::new(CloseCode::Apply, error.to_string())),
+        }
+        self.advance(now, true);
+    }
+
+    /// Sends what is due by `now`.
+    pub fn on_deadline(&mut self, now: Moment) {
+        self.advance(now, false);
+    }
+
+    /// When to call [`on_deadline`](Self::on_deadline) at the latest.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Moment> {
+        if matches!(self.phase, Phase::Off) { None } else { self.acknowledger.deadline() }
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<ReceiveAction> {
+        self.actions.pop_front()
+    }
+
+    /// Bytes to send, in order. The driver takes from its front what the socket took.
+    pub const fn output(&mut self) -> &mut Vec<u8> {
+        &mut self.output
+    }
+
+    /// Whether more input can be taken. A source that goes on in spite of a pause is left unread at twice the bound.
+    #[must_use]
+    pub fn wants_input(&self) -> bool {
+        self.queued_bytes <= 2 * self.config.queued_bytes
+            && self.queued.len() <= 2 * self.config.queued_frames
+    }
+
+    /// Batches that the applier has not answered.
+    #[must_use]
+    pub fn open_tickets(&self) -> usize {
+        self.uncommitted.len()
+    }
+
+    /// Why the source is paused now.
+    pub fn pause_reasons(&self) -> impl Iterator<Item = PauseReason> + use<> {
+        self.pacing.reasons()
+    }
+
+    /// The source's name, once it has said it.
+    #[must_use]
+    pub const fn source(&self) -> Option<&NodeName> {
+        match &self.phase {
+            Phase::Greeted(source) | Phase::Subscribed { source, .. } | Phase::Streaming { source, .. } => {
+                Some(source)
+            }
+            Phase::AwaitHello | Phase::Off => None,
+        }
+    }
+
+    /// Whether the stream was accepted and is not over.
+    #[must_use]
+    pub const fn is_streaming(&self) -> bool {
+        matches!(self.phase, Phase::Streaming { .. })
+    }
+
+    /// How far this side is.
+    #[must_use]
+    pub const fn acknowledged(&self) -> Acknowledgement {
+        self.acknowledger.current()
+    }
+
+    /// The counters.
+    #[must_use]
+    pub const fn stats(&self) -> &ReceiveStats {
+        &self.stats
+    }
+
+    /// Sends a ping.
+    pub fn send_ping(&mut self, number: u64) {
+        Message::Ping(number).encode(&mut self.output);
+    }
+
+    /// Ends the stream from this side: latched off first, then the source is told.
+    pub fn close(&mut self, close: Close) {
+        if self.closed.is_none() {
+            Message::Close { code: close.code, text: close.text.clone() }.encode(&mut self.output);
+        }
+        self.end(CloseReason::Here(close));
+    }
+
+    /// The connection is gone.
+    pub fn on_disconnected(&mut self, text: impl Into<String>) {
+        self.end(CloseReason::Output(text.into()));
+    }
+
+    fn fail_protocol(&mut self, error: &ProtocolError) {
+        self.close(Close::new(CloseCode::Protocol, error.to_string()));
+    }
+
+    fn end(&mut self, reason: CloseReason) {
+        self.phase = Phase::Off;
+        self.queued.clear();
+        self.queued_bytes = 0;
+        self.decoded.clear();
+        // What was not handed out yet is not applied any more.
+        let not_handed_out =
+            self.actions.iter().filter(|action| matches!(action, ReceiveAction::Apply(..))).count();
+        self.uncommitted.truncate(self.uncommitted.len() - not_handed_out);
+        self.actions.clear();
+        if self.closed.is_none() {
+            self.closed = Some(reason.clone());
+            self.actions.push_back(ReceiveAction::Closed(reason));
+        }
+    }
+}

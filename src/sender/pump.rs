@@ -1,0 +1,432 @@
+//! The send loop.
+
+use std::ops::ControlFlow;
+
+use crate::protocol::{
+    Boundary, Close, CloseCode, CloseReason, Dictionary, Message, OriginId, SegmentRef, Sequence, TableId,
+};
+use crate::store::{AuditLog, ScanEnd, StoreError};
+
+use super::budget::{Spent, Turn, UNIT_BYTES, YieldPolicy};
+use super::filter::{SkipReason, Verdict};
+use super::output::{Output, Written};
+use super::session::{Blocked, SendSession, Stopped};
+
+/// A whole segment of at least this many bytes is written from where it lies; smaller ones are gathered by copy,
+/// since small writes are the one thing that always loses.
+const WRITE_IN_PLACE_BYTES: usize = 32 * 1024;
+
+impl SendSession {
+    /// Does a bounded piece of work and says why it stopped.
+    ///
+    /// It writes what is owed, scans the log, sends eligible entries and skips the others, until the quantum or the
+    /// budget in `turn` is spent or it cannot go on. Whoever calls it obeys the answer and decides nothing. Call it again after
+    /// [`Stopped::Closed`] and it answers the same.
+    pub fn pump(&mut self, log: &dyn AuditLog, output: &mut dyn Output, turn: &mut Turn<'_>) -> Stopped {
+        let mut pump = Pump { session: self, log, output, turn, complete: 0, stop: None };
+        pump.take_staged();
+        let stopped = pump.run();
+        pump.leave(stopped)
+    }
+}
+
+/// One run of the loop: the session, and everything that it borrows for it.
+///
+/// The scratch buffer holds complete frames up to `complete`; behind them stands the frame that is being filled, if
+/// there is one.
+pub(super) struct Pump<'p, 't> {
+    pub(super) session: &'p mut SendSession,
+    pub(super) log: &'p dyn AuditLog,
+    pub(super) output: &'p mut dyn Output,
+    pub(super) turn: &'p mut Turn<'t>,
+    pub(super) complete: usize,
+    pub(super) stop: Option<Stopped>,
+}
+
+/// Goes on, or stops for this reason.
+pub(super) type Flow = ControlFlow<Stopped>;
+
+impl Pump<'_, '_> {
+    fn run(&mut self) -> Stopped {
+        let flow = match self.settle_debts() {
+            Flow::Continue(()) => self.scan(),
+            stopped => stopped,
+        };
+        match flow {
+            Flow::Break(stopped) => stopped,
+            Flow::Continue(()) => self.caught_up(),
+        }
+    }
+
+    /// What is owed from before comes first: bytes that found no room, then control frames.
+    fn settle_debts(&mut self) -> Flow {
+        self.write_pending()?;
+        match &self.session.closing {
+            None => {}
+            Some(CloseReason::Here(close)) if !self.session.close_queued => {
+                let close = Message::Close { code: close.code, text: close.text.clone() };
+                self.session.close_queued = true;
+                self.session.staged = None;
+                self.session.pending.push(&close);
+                self.write_pending()?;
+                return self.settle_debts();
+            }
+            Some(reason) => return Flow::Break(Stopped::Closed(reason.clone())),
+        }
+        if let Some(number) = self.session.pong.take() {
+            self.session.pending.push(&Message::Pong(number));
+        }
+        if let Some(number) = self.session.ping.take() {
+            self.session.pending.push(&Message::Ping(number));
+        }
+        self.write_pending()?;
+        if self.session.paused {
+            return Flow::Break(Stopped::Blocked(Blocked::Paused));
+        }
+        self.send_changed_definitions()?;
+        Flow::Continue(())
+    }
+
+    fn scan(&mut self) -> Flow {
+        let log = self.log;
+        let after = self.session.scanned;
+        let end = log.scan(after, &mut |segment| match self.on_segment(&segment) {
+            ControlFlow::Continue(()) => ControlFlow::Continue(()),
+            ControlFlow::Break(stopped) => {
+                self.stop = Some(stopped);
+                ControlFlow::Break(())
+            }
+        });
+        match (end, self.stop.take()) {
+            (Err(error), _) => Flow::Break(self.store_failed(&error)),
+            (Ok(ScanEnd::Stopped), Some(stopped)) => Flow::Break(stopped),
+            (Ok(_), _) => Flow::Continue(()),
+        }
+    }
+
+    fn on_segment(&mut self, segment: &SegmentRef<'_>) -> Flow {
+        let fresh = segment.header().first == self.session.scanned.plus(1);
+        if !fresh || self.turn.policy() == YieldPolicy::PerRecord {
+            return self.examine(segment, false);
+        }
+        match self.session.filter.segment(self.log, segment) {
+            Err(error) => Flow::Break(self.store_failed(&error)),
+            Ok(Verdict::Examine { by_origin_only }) => self.examine(segment, by_origin_only),
+            Ok(Verdict::SkipWhole(reason)) => self.skip_whole(segment, reason),
+            Ok(Verdict::SendWhole) => self.send_whole(segment),
+        }
+    }
+
+    fn skip_whole(&mut self, segment: &SegmentRef<'_>, reason: SkipReason) -> Flow {
+        let header = segment.header();
+        self.note_skipped(u64::from(header.entries), reason);
+        self.session.stats.segments_skipped += 1;
+        self.pass(header.last, header.end);
+        self.after_unit(1, 0)
+    }
+
+    fn send_whole(&mut self, segment: &SegmentRef<'_>) -> Flow {
+        self.introduce(segment)?;
+        let frame = segment.frame();
+        if frame.len() < WRITE_IN_PLACE_BYTES {
+            self.turn.scratch.extend_from_slice(frame);
+            self.complete = self.turn.scratch.len();
+            self.pass_sent(segment);
+            return self.after_unit(segment.header().entries, frame.len());
+        }
+        self.write_complete()?;
+        let accepted = self.write(frame)?;
+        if accepted == 0 {
+            // Nothing of it is kept: the log still has it.
+            return Flow::Break(Stopped::Blocked(Blocked::Socket));
+        }
+        self.pass_sent(segment);
+        self.keep_unsent(&frame[accepted..])?;
+        self.end_unit()
+    }
+
+    fn pass_sent(&mut self, segment: &SegmentRef<'_>) {
+        let header = segment.header();
+        self.session.stats.segments_whole += 1;
+        self.session.stats.entries_sent += u64::from(header.entries);
+        self.session.announced = header.end;
+        self.pass(header.last, header.end);
+    }
+
+    /// Every entry up to `last` has been examined; `boundary` is the last transaction end in them.
+    pub(super) fn pass(&mut self, last: Sequence, boundary: Boundary) {
+        debug_assert!(last >= self.session.scanned, "the scan goes forward only");
+        self.session.scanned = last;
+        self.session.inside = None;
+        self.session.boundary = boundary;
+    }
+
+    pub(super) fn note_skipped(&mut self, entries: u64, reason: SkipReason) {
+        self.session.stats.entries_skipped[reason.index()] += entries;
+        self.session.timer.on_skip(self.turn.now(), self.session.config.sequence_update_period);
+    }
+
+    /// The one place that every path through the loop ends a piece of work in: full buffers are written, a due
+    /// sequence update is sent, and the budget is looked at.
+    pub(super) fn after_unit(&mut self, entries: u32, bytes: usize) -> Flow {
+        if self.complete >= UNIT_BYTES {
+            self.write_complete()?;
+            return self.end_unit();
+        }
+        let spent = self.turn.examined(entries, bytes);
+        self.report_progress()?;
+        Self::stop_when(spent)
+    }
+
+    fn end_unit(&mut self) -> Flow {
+        let spent = self.turn.end_unit();
+        self.report_progress()?;
+        if self.turn.policy() == YieldPolicy::PerRecord {
+            return Flow::Break(Stopped::QuantumSpent);
+        }
+        Self::stop_when(spent)
+    }
+
+    fn stop_when(spent: Option<Spent>) -> Flow {
+        match spent {
+            None => Flow::Continue(()),
+            Some(Spent::Quantum) => Flow::Break(Stopped::QuantumSpent),
+            Some(Spent::Budget) => Flow::Break(Stopped::BudgetSpent),
+        }
+    }
+
+    /// Sends a sequence update when one is due and the position has moved.
+    pub(super) fn report_progress(&mut self) -> Flow {
+        if !self.session.timer.is_due(self.turn.now()) {
+            return Flow::Continue(());
+        }
+        #[cfg(any(test, feature = "testing"))]
+        if self.session.is_planted(super::plant::Plant::NoSequenceUpdate) {
+            return Flow::Continue(());
+        }
+        #[cfg(any(test, feature = "testing"))]
+        if self.session.is_planted(super::plant::Plant::EarlyPosition) && self.session.staged.is_some() {
+            return self.send_early_position();
+        }
+        // A position must not overtake entries: the frame being filled is closed first, and carries it.
+        if self.session.staged.is_some() {
+            return self.close_frame_at_boundary();
+        }
+        self.session.timer.disarm();
+        if self.session.boundary.sequence > self.session.announced.sequence {
+            self.session.announced = self.session.boundary;
+            self.session.stats.sequence_updates += 1;
+            Message::SequenceUpdate(self.session.boundary).encode(self.turn.scratch);
+        } else if self.session.scanned > self.session.boundary.sequence {
+            self.session.stats.progress_frames += 1;
+            Message::Progress(self.session.scanned).encode(self.turn.scratch);
+        }
+        self.complete = self.turn.scratch.len();
+        Flow::Continue(())
+    }
+
+    #[cfg(any(test, feature = "testing"))]
+    fn send_early_position(&mut self) -> Flow {
+        self.session.timer.disarm();
+        self.session.announced = self.session.boundary;
+        let mut update = Vec::new();
+        Message::SequenceUpdate(self.session.boundary).encode(&mut update);
+        let rest = self.turn.scratch.split_off(self.complete);
+        self.turn.scratch.extend_from_slice(&update);
+        self.turn.scratch.extend_from_slice(&rest);
+        self.complete += update.len();
+        if let Some(staged) = &mut self.session.staged {
+            staged.builder.shift_right(update.len());
+        }
+        Flow::Continue(())
+    }
+
+    /// Names go out before the first segment that uses them, in the same ordered stream.
+    pub(super) fn introduce(&mut self, segment: &SegmentRef<'_>) -> Flow {
+        match self.introduce_all(segment) {
+            Ok(()) => Flow::Continue(()),
+            Err(error) => Flow::Break(self.store_failed(&error)),
+        }
+    }
+
+    fn introduce_all(&mut self, segment: &SegmentRef<'_>) -> Result<(), StoreError> {
+        let corrupt = |source| StoreError::Corrupt { what: "segment", key: segment.header().last, source };
+        match (segment.origins(), segment.tables()) {
+            (Some(origins), Some(tables)) => {
+                for id in origins {
+                    self.introduce_origin(id)?;
+                }
+                for id in tables {
+                    self.introduce_table(id)?;
+                }
+            }
+            // Too many to be listed: the entries name them.
+            _ => {
+                for transaction in segment.transactions() {
+                    let transaction = transaction.map_err(corrupt)?;
+                    self.introduce_origin(transaction.header.origin)?;
+                    for entry in transaction.entries() {
+                        self.introduce_table(entry.map_err(corrupt)?.header.table)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn introduce_origin(&mut self, id: OriginId) -> Result<(), StoreError> {
+        if !first_time(&mut self.session.introduced.origins, id.0) {
+            return Ok(());
+        }
+        if let Some(name) = self.log.origin(id)? {
+            self.put_message(&Message::Dictionary(Dictionary::Origin(id, name)));
+        }
+        Ok(())
+    }
+
+    fn introduce_table(&mut self, id: TableId) -> Result<(), StoreError> {
+        if !first_time(&mut self.session.introduced.tables, id.0) {
+            return Ok(());
+        }
+        if let Some(table) = self.log.table(id)? {
+            self.put_message(&Message::Dictionary(Dictionary::Table(id, table)));
+        }
+        Ok(())
+    }
+
+    /// A definition that changed is sent again, before any entry that was written under it.
+    fn send_changed_definitions(&mut self) -> Flow {
+        let version = self.log.definitions_version();
+        if version == self.session.introduced.definitions_version || self.session.staged.is_some() {
+            return Flow::Continue(());
+        }
+        self.session.introduced.definitions_version = version;
+        self.session.introduced.tables.clear();
+        Flow::Continue(())
+    }
+
+    fn put_message(&mut self, message: &Message) {
+        debug_assert_eq!(self.complete, self.turn.scratch.len(), "no frame may be open");
+        message.encode(self.turn.scratch);
+        self.complete = self.turn.scratch.len();
+    }
+
+    fn caught_up(&mut self) -> Stopped {
+        self.turn.end_unit();
+        match self.report_progress() {
+            Flow::Break(stopped) => stopped,
+            Flow::Continue(()) => Stopped::CaughtUp { deadline: self.session.timer.deadline() },
+        }
+    }
+
+    pub(super) fn store_failed(&mut self, error: &StoreError) -> Stopped {
+        let text = format!("the audit log cannot be read after sequence {}: {error}", self.session.scanned);
+        self.session.close(Close::new(CloseCode::Store, text));
+        // The close frame goes out with the next pump, which comes at once.
+        Stopped::QuantumSpent
+    }
+
+    fn take_staged(&mut self) {
+        debug_assert!(self.turn.scratch.is_empty(), "the scratch buffer is empty between two senders");
+        if let Some(staged) = &mut self.session.staged {
+            std::mem::swap(self.turn.scratch, &mut staged.bytes);
+        }
+    }
+
+    /// The one exit: complete frames are written, an unfinished one is put away, the scratch buffer is left empty.
+    fn leave(&mut self, stopped: Stopped) -> Stopped {
+        let stopped = match self.write_complete() {
+            Flow::Continue(()) => stopped,
+            Flow::Break(_) if matches!(stopped, Stopped::Closed(_)) => stopped,
+            Flow::Break(blocked) => blocked,
+        };
+        if let Some(staged) = &mut self.session.staged {
+            std::mem::swap(self.turn.scratch, &mut staged.bytes);
+        }
+        self.turn.scratch.clear();
+        stopped
+    }
+
+    /// Writes the complete frames in the scratch buffer; an unfinished one moves to its front.
+    pub(super) fn write_complete(&mut self) -> Flow {
+        if self.complete == 0 {
+            return Flow::Continue(());
+        }
+        let scratch = std::mem::take(self.turn.scratch);
+        let complete = std::mem::take(&mut self.complete);
+        let result = match self.write(&scratch[..complete]) {
+            ControlFlow::Continue(accepted) => self.keep_unsent(&scratch[accepted..complete]),
+            ControlFlow::Break(stopped) => Flow::Break(stopped),
+        };
+        *self.turn.scratch = scratch;
+        self.turn.scratch.drain(..complete);
+        if let Some(staged) = &mut self.session.staged {
+            staged.builder.shift_left(complete);
+        }
+        result
+    }
+
+    fn write_pending(&mut self) -> Flow {
+        while !self.session.pending.is_empty() {
+            let pending = std::mem::take(&mut self.session.pending);
+            let result = self.write(&pending.bytes[pending.taken..]);
+            self.session.pending = pending;
+            let accepted = match result {
+                ControlFlow::Continue(accepted) => accepted,
+                ControlFlow::Break(stopped) => return Flow::Break(stopped),
+            };
+            if accepted == 0 {
+                return Flow::Break(Stopped::Blocked(Blocked::Socket));
+            }
+            self.session.pending.taken += accepted;
+        }
+        self.session.pending.release();
+        Flow::Continue(())
+    }
+
+    /// Offers bytes to the output and gives how many it took: 0 when it would block.
+    fn write(&mut self, bytes: &[u8]) -> ControlFlow<Stopped, usize> {
+        match self.output.write(bytes) {
+            Written::Accepted(count) => {
+                self.session.stats.writes += 1;
+                self.session.stats.bytes_sent += count as u64;
+                self.turn.note_written(count);
+                ControlFlow::Continue(count)
+            }
+            Written::WouldBlock => {
+                self.session.stats.writes_blocked += 1;
+                ControlFlow::Continue(0)
+            }
+            Written::Closed(text) => {
+                let reason = CloseReason::Output(text);
+                self.session.closing = Some(reason.clone());
+                ControlFlow::Break(Stopped::Closed(reason))
+            }
+        }
+    }
+
+    /// Keeps the tail that the output did not take: the only bytes that a blocked sender holds.
+    fn keep_unsent(&mut self, rest: &[u8]) -> Flow {
+        if rest.is_empty() {
+            return Flow::Continue(());
+        }
+        debug_assert!(self.session.pending.is_empty(), "order: nothing may be pending behind a write");
+        self.session.pending.release();
+        self.session.pending.bytes.extend_from_slice(rest);
+        #[cfg(any(test, feature = "testing"))]
+        if self.session.is_planted(super::plant::Plant::RepeatEntry) && self.session.staged.is_none() {
+            self.session.scanned = Sequence::new(self.session.scanned.get() / 2);
+            self.session.inside = None;
+        }
+        Flow::Break(Stopped::Blocked(Blocked::Socket))
+    }
+}
+
+/// Marks `id` and says whether that was the first time.
+fn first_time(known: &mut Vec<bool>, id: u16) -> bool {
+    let index = usize::from(id);
+    if index >= known.len() {
+        known.resize(index + 1, false);
+    }
+    !std::mem::replace(&mut known[index], true)
+}

@@ -1,0 +1,159 @@
+//! Applying a peer's transactions: conflict rule, duplicates, own log and position in one step.
+
+use crate::protocol::{
+    EntryDraft, EntryFlags, EntryKind, EntryRef, OriginId, ProtocolError, SegmentRef, TableId,
+    TransactionDraft, TransactionRef, Version,
+};
+use crate::store::conflict::{Identity, Outcome};
+use crate::store::{Applied, ApplyBatch, ApplyError, StoreError};
+
+use super::state::State;
+
+/// One received transaction in this store's own short ids, without the entries that change nothing.
+struct Winner<'a> {
+    origin: OriginId,
+    version: Version,
+    entries: Vec<EntryDraft<'a>>,
+}
+
+pub(super) fn apply(
+    state: &mut State,
+    batch: &ApplyBatch,
+    wall_ms: u64,
+) -> (Result<Applied, ApplyError>, bool) {
+    let (mut applied, mut definitions_changed) = (Applied::default(), false);
+    let mut good = state.positions.get(&batch.source).map(|position| position.boundary).unwrap_or_default();
+    if state.failed_sources.contains(&batch.source) {
+        let error = ApplyError { good, at: batch.position.boundary.sequence, reason: StoreError::Closed };
+        return (Err(error), false);
+    }
+    for parts in transactions(batch) {
+        let result =
+            parts.and_then(|parts| apply_transaction(state, batch, &parts, wall_ms).map(|one| (parts, one)));
+        match result {
+            Ok((parts, (one, changed))) => {
+                applied.changed += one.changed;
+                applied.unchanged += one.unchanged;
+                definitions_changed |= changed;
+                good = parts.last().and_then(TransactionRef::boundary).unwrap_or(good);
+            }
+            Err(reason) => {
+                state.failed_sources.insert(batch.source.clone());
+                let at = batch.position.boundary.sequence;
+                return (Err(ApplyError { good, at, reason }), definitions_changed);
+            }
+        }
+    }
+    state.positions.insert(batch.source.clone(), batch.position);
+    (Ok(applied), definitions_changed)
+}
+
+/// The transactions of a batch, each as the list of its parts.
+fn transactions<'a>(
+    batch: &'a ApplyBatch,
+) -> impl Iterator<Item = Result<Vec<TransactionRef<'a>>, StoreError>> + use<'a> {
+    let mut parts = batch
+        .frames
+        .iter()
+        .flat_map(|frame| match SegmentRef::parse(frame) {
+            Ok(segment) => segment.transactions().collect(),
+            Err(error) => vec![Err(error)],
+        })
+        .map(|part| part.map_err(|error| corrupt(batch, error)))
+        .peekable();
+    std::iter::from_fn(move || {
+        let mut transaction = match parts.next()? {
+            Ok(first) => vec![first],
+            Err(error) => return Some(Err(error)),
+        };
+        let first = transaction[0].header.first;
+        while let Some(Ok(part)) =
+            parts.next_if(|part| part.as_ref().is_ok_and(|part| part.header.first == first))
+        {
+            transaction.push(part);
+        }
+        Some(Ok(transaction))
+    })
+}
+
+fn corrupt(batch: &ApplyBatch, source: ProtocolError) -> StoreError {
+    StoreError::Corrupt { what: "received segment", key: batch.position.boundary.sequence, source }
+}
+
+fn apply_transaction(
+    state: &mut State,
+    batch: &ApplyBatch,
+    parts: &[TransactionRef<'_>],
+    wall_ms: u64,
+) -> Result<(Applied, bool), StoreError> {
+    let Some(header) = parts.first().map(|part| part.header) else { return Ok((Applied::default(), false)) };
+    let Some(name) = batch.dictionary.origins.get(&header.origin) else {
+        return Err(unknown("origin", header.origin.0));
+    };
+    state.hlc.observe(header.version, wall_ms).map_err(|skew| StoreError::Backend {
+        action: format!("cannot take a transaction of {name}"),
+        source: std::sync::Arc::new(skew),
+    })?;
+    let origin = state.origin_id(name)?;
+    let mut winner = Winner { origin, version: header.version, entries: Vec::new() };
+    let (mut applied, mut definitions_changed) = (Applied::default(), false);
+    for part in parts {
+        for entry in part.entries() {
+            let entry = entry.map_err(|error| corrupt(batch, error))?;
+            let (table, changed) = map_table(state, batch, entry.header.table)?;
+            definitions_changed |= changed;
+            if takes_effect(state, &winner, table, &entry) {
+                applied.changed += 1;
+                winner.entries.push(EntryDraft {
+                    ordinal: entry.header.ordinal,
+                    table,
+                    kind: entry.header.kind,
+                    flags: entry.header.flags,
+                    key: entry.key,
+                    value: entry.value,
+                });
+            } else {
+                applied.unchanged += 1;
+            }
+        }
+    }
+    for entry in &winner.entries {
+        state.write_row(entry, Identity { origin, version: winner.version, ordinal: entry.ordinal });
+    }
+    if !winner.entries.is_empty() {
+        let draft = TransactionDraft { origin, version: winner.version, entries: &winner.entries };
+        state.append_log(&[draft], wall_ms);
+    }
+    Ok((applied, definitions_changed))
+}
+
+fn takes_effect(state: &State, winner: &Winner<'_>, table: TableId, entry: &EntryRef<'_>) -> bool {
+    let identity = Identity { origin: winner.origin, version: winner.version, ordinal: entry.header.ordinal };
+    if entry.header.flags.contains(EntryFlags::LOCAL_ONLY) {
+        return false;
+    }
+    if entry.header.kind == EntryKind::Message {
+        return !state.messages.contains(&identity);
+    }
+    let Some(row) = state.rows.get(&(table, entry.key.to_vec())) else { return true };
+    let names = |a: OriginId, b: OriginId| state.origin_name(a).cmp(&state.origin_name(b));
+    identity.against(row.identity, names) == Outcome::Wins
+}
+
+fn map_table(state: &mut State, batch: &ApplyBatch, id: TableId) -> Result<(TableId, bool), StoreError> {
+    let Some(table) = batch.dictionary.tables.get(&id) else { return Err(unknown("table", id.0)) };
+    let known = state.tables.iter().find(|known| known.name == table.name);
+    let definition = match known {
+        // An older definition from a peer does not undo a newer one.
+        Some(known) if known.version >= table.version => known.definition.clone(),
+        _ => table.definition.clone(),
+    };
+    state.define_table(&table.name, definition)
+}
+
+fn unknown(what: &'static str, id: u16) -> StoreError {
+    StoreError::Backend {
+        action: format!("the peer used the {what} id {id} without saying what it stands for"),
+        source: std::sync::Arc::new(std::io::Error::from(std::io::ErrorKind::InvalidData)),
+    }
+}

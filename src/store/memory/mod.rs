@@ -1,0 +1,197 @@
+//! A log and rows in memory: for tests, for the virtual cluster, and as the shortest example of a store.
+
+mod apply;
+mod state;
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+use bytes::Bytes;
+
+use crate::clock::Clock;
+use crate::protocol::{
+    Boundary, Entry, EntryDraft, LogId, NodeName, OriginId, Position, SegmentRef, Sequence, TableDefinition,
+    TableId, TableName,
+};
+
+use super::{
+    Applier, ApplyBatch, ApplyDone, AuditLog, BoundaryAt, CommitNotifier, LimitError, Limits, ScanEnd,
+    StoreError,
+};
+
+pub use state::Row;
+use state::State;
+
+/// Frames that are taken out of the lock at once during a scan.
+const SCAN_BATCH: usize = 64;
+
+/// A store in memory. Every commit is visible and "durable" at once; nothing survives the process.
+///
+/// It is shared as an `Arc`: one side appends and applies, senders scan.
+pub struct MemoryStore {
+    clock: Arc<dyn Clock>,
+    log_id: LogId,
+    limits: Limits,
+    state: Mutex<State>,
+    head: AtomicU64,
+    definitions_version: AtomicU64,
+    notifier: CommitNotifier,
+}
+
+impl std::fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("log_id", &self.log_id)
+            .field("head", &self.head())
+            .finish_non_exhaustive()
+    }
+}
+
+impl MemoryStore {
+    /// An empty store of `node`. `log_id` has to be one that no other log has.
+    #[must_use]
+    pub fn new(node: NodeName, log_id: LogId, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            log_id,
+            limits: Limits::default(),
+            state: Mutex::new(State::new(node)),
+            head: AtomicU64::new(0),
+            definitions_version: AtomicU64::new(0),
+            notifier: CommitNotifier::default(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the table's short id, and makes one when the name is new. A changed definition gets a higher version.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] when 65,536 tables are defined already.
+    pub fn define_table(&self, name: &TableName, definition: Bytes) -> Result<TableId, StoreError> {
+        let (id, changed) = self.state().define_table(name, definition)?;
+        if changed {
+            self.definitions_version.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(id)
+    }
+
+    /// Writes one transaction of this node: rows and log entries.
+    ///
+    /// # Errors
+    /// [`LimitError`] when it is over a limit; nothing was written then.
+    pub fn append(&self, entries: &[Entry]) -> Result<Boundary, LimitError> {
+        let drafts: Vec<EntryDraft<'_>> =
+            (0_u32..).zip(entries).map(|(ordinal, entry)| entry.draft(ordinal)).collect();
+        self.limits.check_drafts(&drafts)?;
+        let boundary = {
+            let mut state = self.state();
+            let boundary = state.append_own(&drafts, self.clock.wall_ms());
+            self.head.store(boundary.sequence.get(), Ordering::Release);
+            boundary
+        };
+        self.notifier.notify();
+        Ok(boundary)
+    }
+
+    /// The row, if it was ever written; a deleted one is a tombstone.
+    #[must_use]
+    pub fn row(&self, table: &TableName, key: &[u8]) -> Option<Row> {
+        self.state().row(table, key)
+    }
+
+    /// Every row that is not deleted: table, key, value, in order.
+    #[must_use]
+    pub fn rows(&self) -> Vec<(TableName, Vec<u8>, Bytes)> {
+        self.state().rows()
+    }
+
+    /// How many entries of one transaction were logged, by origin and version, for checks of exactly-once.
+    #[must_use]
+    pub fn logged(&self) -> Vec<(NodeName, crate::protocol::Version, u32)> {
+        self.state().logged()
+    }
+}
+
+impl AuditLog for MemoryStore {
+    fn log_id(&self) -> LogId {
+        self.log_id
+    }
+
+    fn head(&self) -> Sequence {
+        Sequence::new(self.head.load(Ordering::Acquire))
+    }
+
+    fn oldest(&self) -> Result<Sequence, StoreError> {
+        Ok(Sequence::ZERO)
+    }
+
+    fn scan(
+        &self,
+        after: Sequence,
+        visit: &mut dyn FnMut(SegmentRef<'_>) -> ControlFlow<()>,
+    ) -> Result<ScanEnd, StoreError> {
+        let mut after = after;
+        loop {
+            let batch = self.state().segments_after(after, SCAN_BATCH);
+            let Some((last, _)) = batch.last() else { return Ok(ScanEnd::Drained) };
+            after = *last;
+            for (key, frame) in &batch {
+                let segment = SegmentRef::parse(frame).map_err(|source| StoreError::Corrupt {
+                    what: "segment",
+                    key: *key,
+                    source,
+                })?;
+                if visit(segment).is_break() {
+                    return Ok(ScanEnd::Stopped);
+                }
+            }
+        }
+    }
+
+    fn boundary_at(&self, sequence: Sequence) -> Result<BoundaryAt, StoreError> {
+        self.state().boundary_at(sequence)
+    }
+
+    fn origin(&self, id: OriginId) -> Result<Option<NodeName>, StoreError> {
+        Ok(self.state().origin_name(id).cloned())
+    }
+
+    fn table(&self, id: TableId) -> Result<Option<TableDefinition>, StoreError> {
+        Ok(self.state().table(id).cloned())
+    }
+
+    fn definitions_version(&self) -> u64 {
+        self.definitions_version.load(Ordering::Acquire)
+    }
+
+    fn register(&self, waker: &Waker) {
+        self.notifier.register(waker);
+    }
+}
+
+impl Applier for MemoryStore {
+    fn position(&self, source: &NodeName) -> Result<Option<Position>, StoreError> {
+        let mut state = self.state();
+        state.failed_sources.remove(source);
+        Ok(state.positions.get(source).copied())
+    }
+
+    fn submit(&self, batch: ApplyBatch, done: ApplyDone) {
+        let result = {
+            let mut state = self.state();
+            let (result, definitions_changed) = apply::apply(&mut state, &batch, self.clock.wall_ms());
+            self.head.store(state.tail.end.sequence.get(), Ordering::Release);
+            if definitions_changed {
+                self.definitions_version.fetch_add(1, Ordering::AcqRel);
+            }
+            result
+        };
+        self.notifier.notify();
+        done(result);
+    }
+}

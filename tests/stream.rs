@@ -1,0 +1,178 @@
+//! A sender and a receiver joined by hand: no sockets, a fake clock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use auditstream::clock::{Clock, Moment};
+use auditstream::protocol::{
+    Entry, EntryFlags, Frame, Hello, LogId, Message, NameFilter, NodeName, Subscription, TableName,
+    decode_frame,
+};
+use auditstream::receiver::{ReceiveAction, ReceiveConfig, ReceiveSession};
+use auditstream::sender::{Output, SendConfig, SendSession, Stopped, Turn, Written, YieldPolicy};
+use auditstream::store::{Applier, AuditLog, MemoryStore};
+use bytes::BytesMut;
+
+#[derive(Debug, Default)]
+struct FakeClock(AtomicU64);
+
+impl Clock for FakeClock {
+    fn now(&self) -> Moment {
+        Moment::from_nanos(self.0.fetch_add(100, Ordering::Relaxed))
+    }
+
+    fn wall_ms(&self) -> u64 {
+        1_000_000 + self.0.load(Ordering::Relaxed) / 1_000_000
+    }
+}
+
+/// Takes `room` bytes, then blocks.
+struct Pipe {
+    bytes: BytesMut,
+    room: usize,
+}
+
+impl Output for Pipe {
+    fn write(&mut self, bytes: &[u8]) -> Written {
+        let count = bytes.len().min(self.room);
+        if count == 0 {
+            return Written::WouldBlock;
+        }
+        self.room -= count;
+        self.bytes.extend_from_slice(&bytes[..count]);
+        Written::Accepted(count)
+    }
+}
+
+fn name(text: &str) -> NodeName {
+    NodeName::new(text).unwrap()
+}
+
+fn source(clock: &Arc<FakeClock>) -> MemoryStore {
+    let store = MemoryStore::new(name("source"), LogId::from_bytes([1; 16]), clock.clone());
+    let wanted = store.define_table(&TableName::new("wanted").unwrap(), "w".into()).unwrap();
+    let other = store.define_table(&TableName::new("other").unwrap(), "o".into()).unwrap();
+    for n in 0..500_u32 {
+        let entries: Vec<_> = (0..n % 7 + 1)
+            .map(|k| {
+                let table = if (n + k) % 3 == 0 { other } else { wanted };
+                let entry = Entry::put(table, format!("{n}-{k}"), vec![n as u8; (n * 13 % 3000) as usize]);
+                if (n + k) % 11 == 0 { entry.marked(EntryFlags::LOCAL_ONLY) } else { entry }
+            })
+            .collect();
+        store.append(&entries).unwrap();
+    }
+    // One transaction that spans segments.
+    let large: Vec<_> = (0..300)
+        .map(|k| Entry::put(if k < 200 { wanted } else { other }, format!("l{k}"), vec![1; 2000]))
+        .collect();
+    store.append(&large).unwrap();
+    store
+}
+
+/// Runs a stream to its end with `room` bytes of buffer between the two, and gives the peer's store.
+fn replicate(
+    store: &MemoryStore,
+    clock: &Arc<FakeClock>,
+    tables: NameFilter<TableName>,
+    policy: YieldPolicy,
+    room: usize,
+) -> MemoryStore {
+    let peer = Arc::new(MemoryStore::new(name("peer"), LogId::from_bytes([2; 16]), clock.clone()));
+    let mut receive = ReceiveSession::new(name("peer"), ReceiveConfig::default());
+    let mut input = BytesMut::new();
+    let mut hello = Vec::new();
+    Message::Hello(Hello::new(name("source"))).encode(&mut hello);
+    input.extend_from_slice(&hello);
+    let mut send = None;
+    let mut pipe = Pipe { bytes: BytesMut::new(), room };
+    let mut scratch = Vec::new();
+    let answers = Arc::new(Mutex::new(Vec::new()));
+    for _ in 0..200_000 {
+        receive.receive(&mut input, clock.now());
+        while let Some(action) = receive.poll_action() {
+            match action {
+                ReceiveAction::Greeted(source) => {
+                    let start = peer.position(&source).unwrap();
+                    receive.subscribe(Subscription::new(tables.clone(), NameFilter::All, start).unwrap());
+                }
+                ReceiveAction::Apply(ticket, batch) => {
+                    let answers = Arc::clone(&answers);
+                    peer.submit(
+                        batch,
+                        Box::new(move |result| answers.lock().unwrap().push((ticket, result))),
+                    );
+                }
+                ReceiveAction::Closed(reason) => panic!("{reason}"),
+                _ => {}
+            }
+        }
+        let done = std::mem::take(&mut *answers.lock().unwrap());
+        for (ticket, result) in done {
+            receive.on_applied(ticket, result, clock.now());
+        }
+        let mut back = BytesMut::from(&receive.output()[..]);
+        receive.output().clear();
+        while let Some(Frame::Message(message)) = decode_frame(&mut back).unwrap() {
+            match (message, &mut send) {
+                (Message::Hello(_), _) => {}
+                (Message::Subscribe { id, subscription }, None) => {
+                    let session = SendSession::subscribe(
+                        store,
+                        &name("source"),
+                        name("peer"),
+                        id,
+                        subscription,
+                        SendConfig::default(),
+                    );
+                    send = Some(session.unwrap());
+                }
+                (message, Some(send)) => send.on_message(message),
+                (message, None) => panic!("{message:?}"),
+            }
+        }
+        let Some(send) = &mut send else { continue };
+        let budget = Duration::from_micros(3);
+        let mut turn = Turn::new(&**clock, policy, budget, budget * 4, &mut scratch);
+        let stopped = send.pump(store, &mut pipe, &mut turn);
+        input.extend_from_slice(&pipe.bytes.split());
+        pipe.room = room;
+        if let Stopped::CaughtUp { deadline: None } = stopped
+            && input.is_empty()
+            && send.acknowledged().durable == store.head()
+        {
+            assert_eq!(send.acknowledged().durable, send.scanned());
+            return Arc::into_inner(peer).unwrap();
+        }
+        // Time passes between turns, so that deadlines come.
+        clock.0.fetch_add(50_000, Ordering::Relaxed);
+    }
+    panic!("the stream does not end: {:?}", send.map(|send| *send.stats()));
+}
+
+#[test]
+fn a_peer_ends_with_exactly_the_rows_that_it_asked_for() {
+    let clock = Arc::new(FakeClock::default());
+    let store = source(&clock);
+    let wanted = TableName::new("wanted").unwrap();
+    let all: Vec<_> = store.rows();
+    for policy in [YieldPolicy::Budget, YieldPolicy::PerSender, YieldPolicy::PerRecord] {
+        for room in [97, 1000, 70_000, 10_000_000] {
+            let peer = replicate(&store, &clock, NameFilter::All, policy, room);
+            let expected: Vec<_> = all.iter().filter(|(_, key, _)| !is_local(key)).cloned().collect();
+            assert_eq!(peer.rows().len(), expected.len(), "{policy:?} with {room} bytes of room");
+            assert!(peer.rows() == expected);
+            let only = NameFilter::Include([wanted.clone()].into());
+            let peer = replicate(&store, &clock, only, policy, room);
+            let expected: Vec<_> = expected.into_iter().filter(|(table, ..)| *table == wanted).collect();
+            assert!(peer.rows() == expected, "{policy:?} with {room} bytes of room, filtered");
+        }
+    }
+}
+
+fn is_local(key: &[u8]) -> bool {
+    let key = std::str::from_utf8(key).unwrap();
+    key.split_once('-')
+        .is_some_and(|(n, k)| (n.parse::<u32>().unwrap() + k.parse::<u32>().unwrap()) % 11 == 0)
+}
