@@ -119,7 +119,18 @@ impl<'a> Turn<'a> {
         budget: Duration,
         scratch: &'a mut Vec<u8>,
     ) -> Self {
-        let now = clock.now();
+        Self::starting_at(clock.now(), clock, policy, quantum, budget, scratch)
+    }
+
+    /// A share that started at `now`, which was read from the clock just before.
+    pub(super) fn starting_at(
+        now: Moment,
+        clock: &'a dyn Clock,
+        policy: YieldPolicy,
+        quantum: Duration,
+        budget: Duration,
+        scratch: &'a mut Vec<u8>,
+    ) -> Self {
         Self {
             clock,
             policy,

@@ -60,6 +60,10 @@ impl Pump<'_, '_> {
 
     /// What is owed from before comes first: bytes that found no room, then control frames.
     fn settle_debts(&mut self) -> Flow {
+        if let Some(reason @ (CloseReason::Peer(_) | CloseReason::Output(_))) = &self.session.closing {
+            // Whoever would read what is pending is gone: waiting for room would be waiting for ever.
+            return Flow::Break(Stopped::Closed(reason.clone()));
+        }
         self.write_pending()?;
         match &self.session.closing {
             None => {}
@@ -202,6 +206,7 @@ impl Pump<'_, '_> {
         }
         #[cfg(any(test, feature = "testing"))]
         if self.session.is_planted(super::plant::Plant::NoSequenceUpdate) {
+            self.session.timer.disarm();
             return Flow::Continue(());
         }
         #[cfg(any(test, feature = "testing"))]

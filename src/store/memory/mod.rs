@@ -85,12 +85,26 @@ impl MemoryStore {
     /// # Errors
     /// [`LimitError`] when it is over a limit; nothing was written then.
     pub fn append(&self, entries: &[Entry]) -> Result<Boundary, LimitError> {
-        let drafts: Vec<EntryDraft<'_>> =
-            (0_u32..).zip(entries).map(|(ordinal, entry)| entry.draft(ordinal)).collect();
-        self.limits.check_drafts(&drafts)?;
+        self.append_group(&[entries])
+    }
+
+    /// Writes transactions of this node in one commit, as a group commit does: they share segments. Gives the boundary
+    /// after the last.
+    ///
+    /// # Errors
+    /// [`LimitError`] when one of them is over a limit; nothing was written then.
+    pub fn append_group<T: AsRef<[Entry]>>(&self, transactions: &[T]) -> Result<Boundary, LimitError> {
+        let mut group: Vec<Vec<EntryDraft<'_>>> = Vec::with_capacity(transactions.len());
+        for entries in transactions {
+            let entries = entries.as_ref().iter();
+            let drafts: Vec<_> =
+                (0_u32..).zip(entries).map(|(ordinal, entry)| entry.draft(ordinal)).collect();
+            self.limits.check_drafts(&drafts)?;
+            group.push(drafts);
+        }
         let boundary = {
             let mut state = self.state();
-            let boundary = state.append_own(&drafts, self.clock.wall_ms());
+            let boundary = state.append_own(&group, self.clock.wall_ms());
             self.head.store(boundary.sequence.get(), Ordering::Release);
             boundary
         };

@@ -91,12 +91,17 @@ impl State {
         self.tables.get(usize::from(id.0))
     }
 
-    pub(super) fn append_own(&mut self, entries: &[EntryDraft<'_>], wall_ms: u64) -> Boundary {
-        let (origin, version) = (OriginId(0), self.hlc.tick(wall_ms));
-        for entry in entries {
-            self.write_row(entry, Identity { origin, version, ordinal: entry.ordinal });
+    pub(super) fn append_own(&mut self, group: &[Vec<EntryDraft<'_>>], wall_ms: u64) -> Boundary {
+        let origin = OriginId(0);
+        let mut transactions = Vec::with_capacity(group.len());
+        for entries in group {
+            let version = self.hlc.tick(wall_ms);
+            for entry in entries {
+                self.write_row(entry, Identity { origin, version, ordinal: entry.ordinal });
+            }
+            transactions.push(TransactionDraft { origin, version, entries });
         }
-        self.append_log(&[TransactionDraft { origin, version, entries }], wall_ms);
+        self.append_log(&transactions, wall_ms);
         self.tail.end
     }
 
