@@ -13,7 +13,7 @@ mod message;
 mod position;
 mod segment;
 mod subscription;
-mod wire;
+pub(crate) mod wire;
 
 pub use build::{EntryDraft, Lists, LogTail, SegmentBuilder, SegmentEnd, SegmentPacker, TransactionDraft};
 pub use entry::{ENTRY_HEADER_BYTES, Entry, EntryFlags, EntryHeader, EntryKind, EntryRef};

@@ -5,6 +5,8 @@
 
 mod hlc;
 mod limits;
+#[cfg(feature = "lmdb")]
+pub mod lmdb;
 mod notify;
 
 use std::collections::BTreeMap;
