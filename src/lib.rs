@@ -3,3 +3,5 @@
 pub mod clock;
 pub mod protocol;
 pub mod store;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
