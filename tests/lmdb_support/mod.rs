@@ -11,8 +11,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 use auditstream::clock::{Clock, Moment};
-use auditstream::protocol::{NodeName, TableName};
+use auditstream::protocol::{Entry, NodeName, TableName};
 use auditstream::store::lmdb::{LmdbOptions, LmdbOptionsBuilder, LmdbStore};
+use bytes::Bytes;
 
 /// A clock that a test moves.
 #[derive(Debug)]
@@ -90,5 +91,15 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
             Poll::Ready(output) => return output,
             Poll::Pending => thread::park(),
         }
+    }
+}
+
+/// Writes `count` transactions of one entry with a value of `bytes` bytes each, one after the other.
+pub(crate) fn write(store: &LmdbStore, count: u64, bytes: usize) {
+    let things = store.define_table(&table("things"), Bytes::new()).expect("defined");
+    for number in 0..count {
+        let entry = Entry::put(things, number.to_be_bytes().to_vec(), vec![b'x'; bytes]);
+        let ticket = store.writer().enqueue(vec![entry]).expect("enqueued");
+        block_on(ticket.durable()).expect("durable");
     }
 }
