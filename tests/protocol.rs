@@ -1,5 +1,7 @@
 //! The protocol from the outside: what is packed can be read again.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use auditstream::protocol::{
     EntryDraft, EntryFlags, EntryKind, LogTail, OriginId, SegmentPacker, SegmentRef, Sequence, TableId,
     TransactionDraft, Version,

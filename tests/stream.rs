@@ -1,5 +1,7 @@
 //! A sender and a receiver joined by hand: no sockets, a fake clock.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

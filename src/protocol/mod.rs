@@ -14,7 +14,7 @@ mod message;
 mod position;
 mod segment;
 mod subscription;
-mod wire;
+pub(crate) mod wire;
 
 pub(crate) use build::EntryRun;
 pub use build::{EntryDraft, Lists, LogTail, SegmentBuilder, SegmentEnd, SegmentPacker, TransactionDraft};

@@ -6,6 +6,8 @@
 mod conflict;
 mod hlc;
 mod limits;
+#[cfg(feature = "lmdb")]
+pub mod lmdb;
 mod memory;
 mod notify;
 
