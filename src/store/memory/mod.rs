@@ -24,8 +24,9 @@ use super::{
 pub use state::Row;
 use state::State;
 
-/// Frames that are taken out of the lock at once during a scan.
-const SCAN_BATCH: usize = 64;
+/// Most frames that are taken out of the lock at once during a scan. The first batch is one frame, so that a scan that
+/// ends early costs little.
+const SCAN_BATCH_MAX: usize = 64;
 
 /// A store in memory. Every commit is visible and "durable" at once; nothing survives the process.
 ///
@@ -149,9 +150,10 @@ impl AuditLog for MemoryStore {
         after: Sequence,
         visit: &mut dyn FnMut(SegmentRef<'_>) -> ControlFlow<()>,
     ) -> Result<ScanEnd, StoreError> {
-        let mut after = after;
+        let (mut after, mut most) = (after, 1);
         loop {
-            let batch = self.state().segments_after(after, SCAN_BATCH);
+            let batch = self.state().segments_after(after, most);
+            most = SCAN_BATCH_MAX.min(most * 2);
             let Some((last, _)) = batch.last() else { return Ok(ScanEnd::Drained) };
             after = *last;
             for (key, frame) in &batch {
