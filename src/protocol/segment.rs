@@ -289,6 +289,19 @@ impl<'a> SegmentRef<'a> {
         })
     }
 
+    /// The boundary of the transaction that ends at `sequence`, or `None` when none in this segment does.
+    ///
+    /// # Errors
+    /// A transaction that cannot be read.
+    pub fn boundary_at(&self, sequence: Sequence) -> Result<Option<Boundary>, ProtocolError> {
+        for transaction in self.transactions() {
+            if let Some(boundary) = transaction?.boundary().filter(|boundary| boundary.sequence == sequence) {
+                return Ok(Some(boundary));
+            }
+        }
+        Ok(None)
+    }
+
     /// Checks everything that the format promises: checksums, counts, lengths, and that sequences rise from the
     /// header's first to its last.
     ///

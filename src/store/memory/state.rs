@@ -143,13 +143,9 @@ impl State {
             return Ok(BoundaryAt::AheadOfLog);
         };
         let corrupt = |source| StoreError::Corrupt { what: "segment", key: *key, source };
-        for transaction in SegmentRef::parse(frame).map_err(corrupt)?.transactions() {
-            match transaction.map_err(corrupt)?.boundary() {
-                Some(boundary) if boundary.sequence == sequence => return Ok(BoundaryAt::Boundary(boundary)),
-                _ => {}
-            }
-        }
-        Ok(BoundaryAt::InsideTransaction)
+        let boundary =
+            SegmentRef::parse(frame).and_then(|segment| segment.boundary_at(sequence)).map_err(corrupt)?;
+        Ok(boundary.map_or(BoundaryAt::InsideTransaction, BoundaryAt::Boundary))
     }
 
     pub(super) fn row(&self, table: &TableName, key: &[u8]) -> Option<Row> {
