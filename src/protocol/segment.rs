@@ -313,6 +313,7 @@ impl<'a> SegmentRef<'a> {
         for transaction in self.transactions() {
             let transaction = transaction?;
             transaction.verify()?;
+            self.check_part(&transaction.header)?;
             transactions += 1;
             for entry in transaction.entries() {
                 let entry = entry?;
@@ -320,6 +321,14 @@ impl<'a> SegmentRef<'a> {
                 if sequence <= previous || sequence > self.header.last || sequence > transaction.header.last()
                 {
                     return Err(ProtocolError::OutOfOrder { what: "entry", previous, found: sequence });
+                }
+                // Only a sender that left entries out may leave a gap.
+                if !self.header.flags.contains(SegmentFlags::FILTERED) && sequence != previous.plus(1) {
+                    return Err(ProtocolError::OutOfOrder {
+                        what: "entry after a gap",
+                        previous,
+                        found: sequence,
+                    });
                 }
                 previous = sequence;
                 entries += 1;
@@ -332,6 +341,22 @@ impl<'a> SegmentRef<'a> {
                 what: "segment's last entry",
                 previous: self.header.last,
                 found: previous,
+            });
+        }
+        Ok(())
+    }
+}
+
+impl SegmentRef<'_> {
+    /// A part is alone in its segment, and both headers carry the same part marks.
+    fn check_part(&self, transaction: &TransactionHeader) -> Result<(), ProtocolError> {
+        let marks = SegmentFlags::CONTINUES.with(SegmentFlags::CONTINUED).bits();
+        let (outer, inner) = (self.header.flags.bits() & marks, transaction.flags.bits() & marks);
+        if outer != inner || (inner != 0 && self.header.transactions != 1) {
+            return Err(ProtocolError::Malformed {
+                what: "part marks of a segment",
+                value: u64::from(outer),
+                problem: "do not fit its transactions",
             });
         }
         Ok(())
