@@ -4,6 +4,7 @@
 //! writes), and runs `testing::check_store` against it.
 
 mod conflict;
+mod discard;
 mod hlc;
 mod limits;
 #[cfg(feature = "lmdb")]
@@ -24,6 +25,7 @@ use crate::protocol::{
 };
 
 pub use conflict::{Identity, Outcome};
+pub use discard::DiscardApplier;
 pub use hlc::{CLOCK_SKEW_MS_MAX, ClockSkew, Hlc};
 pub use limits::{LimitError, Limits};
 pub use memory::{MemoryStore, Row};
