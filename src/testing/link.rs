@@ -46,8 +46,8 @@ impl Pipe {
     /// Takes as many bytes as there is room for, and says how many.
     pub(super) fn push(&mut self, bytes: &[u8], now: Moment) -> usize {
         let count = bytes.len().min(self.window.saturating_sub(self.in_flight));
+        self.starved |= count < bytes.len();
         if count == 0 {
-            self.starved |= !bytes.is_empty();
             return 0;
         }
         self.in_flight += count;
