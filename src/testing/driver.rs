@@ -59,25 +59,23 @@ impl Cluster {
     fn turn(&mut self, node: usize) -> TurnEnd {
         let Some(mut ring) = self.nodes[node].ring.take() else { return TurnEnd::Wait { deadline: None } };
         ring.refill();
-        self.nodes[node].worked = Duration::ZERO;
         let clock = Arc::clone(&self.nodes[node].clock);
         let started = clock.peek();
         let end = ring.turn(&mut Serving { cluster: self, node }, &*clock);
         let took = clock.peek().since(started);
         self.nodes[node].ring = Some(ring);
         let (budget, costs) = (self.plan.budget, self.plan.costs);
-        // Between two shares the ring looks at the clock and at who is ready.
+        // Between two shares the ring looks at the clock once more.
         let reads = Duration::from_nanos(costs.read * 4);
-        let bound = budget + costs.unit() + reads + self.between_shares(node);
+        let bound = budget + costs.unit() + reads;
         if took > bound {
             let text = format!("a turn took {took:?}, the bound is {bound:?}");
             self.fail(node, Oracle::TurnLength, text);
         }
         if end == TurnEnd::Yield {
             self.report.yields += 1;
-            let worked = self.nodes[node].worked + reads;
-            if worked < budget {
-                self.fail(node, Oracle::Yield, format!("a yield after {worked:?} of {budget:?}"));
+            if took < budget {
+                self.fail(node, Oracle::Yield, format!("a yield after {took:?} of {budget:?}"));
             }
         }
         if took > Duration::from_nanos(costs.read * 2) {
@@ -86,19 +84,12 @@ impl Cluster {
         end
     }
 
-    /// Each share has clock reads around it that the budget does not see: at most one share per smallest quantum.
-    fn between_shares(&self, node: usize) -> Duration {
-        let shares = self.nodes[node].members.len() as u64 * 4 + 8;
-        Duration::from_nanos(self.plan.costs.read * 2 * shares)
-    }
-
     /// An independent timer and an I/O echo on the same loop: how late they run is what a host would feel.
     fn check_timers(&mut self, node: usize) {
         let now = self.nodes[node].clock.peek();
         let bound = self.plan.budget
             + self.plan.costs.unit()
             + self.nodes[node].longest_driver * 2
-            + self.between_shares(node)
             + Duration::from_nanos(self.plan.costs.read * 4);
         for due in [self.nodes[node].timer_due, self.nodes[node].echo_due] {
             if now.since(due) > bound && self.nodes[node].timer_due > Moment::START {

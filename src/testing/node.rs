@@ -63,8 +63,8 @@ pub(super) struct Node {
     pub(super) answers: VecDeque<Answer>,
     pub(super) timer_due: Moment,
     pub(super) echo_due: Moment,
-    /// Worked since the last refill.
-    pub(super) worked: Duration,
+    /// Who was served last, and how many whole shares in a row it got while others were ready.
+    pub(super) in_a_row: (usize, u32),
     pub(super) driver: Duration,
     pub(super) longest_driver: Duration,
     pub(super) scheduled: Option<Moment>,

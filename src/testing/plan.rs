@@ -9,6 +9,7 @@ use crate::store::StorePlant;
 
 use super::clock::Costs;
 use super::coverage::{Fault, LinkState};
+use super::oracles::Oracle;
 use super::rng::Rng;
 
 /// A known fault to build in.
@@ -64,6 +65,8 @@ pub(super) struct WritePlan {
 pub struct Plan {
     pub(super) seed: u64,
     pub(super) planted: Planted,
+    /// The only oracle that ends the run, if one is looked for.
+    pub(super) sought: Option<Oracle>,
     pub(super) nodes: usize,
     pub(super) skews_ms: Vec<i64>,
     pub(super) links: Vec<LinkPlan>,
@@ -87,6 +90,7 @@ impl Plan {
         Self {
             seed,
             planted: Planted::Nothing,
+            sought: None,
             nodes,
             skews_ms: (0..nodes).map(|_| signed(&mut rng, 2_000)).collect(),
             links,
@@ -100,10 +104,10 @@ impl Plan {
         }
     }
 
-    /// The same plan with a fault built in.
+    /// The same plan with a fault built in, and only one oracle to look for it.
     #[must_use]
-    pub fn with(self, planted: Planted) -> Self {
-        Self { planted, ..self }
+    pub fn with(self, planted: Planted, sought: Oracle) -> Self {
+        Self { planted, sought: Some(sought), ..self }
     }
 
     /// How many nodes there are.

@@ -60,6 +60,20 @@ impl Serving<'_> {
         (limit, ready)
     }
 
+    /// Whoever used its share goes behind the others. They can pass their turn only to pay back an overshoot.
+    fn count_in_a_row(&mut self, link: usize, ready: usize, stopped: &Stopped) {
+        let most = self.cluster.plan.costs.unit().as_nanos() / SHARE_MIN.as_nanos() + 2;
+        let (last, count) = &mut self.cluster.nodes[self.node].in_a_row;
+        if *last != link || ready < 2 || *stopped != Stopped::QuantumSpent {
+            *count = 0;
+        }
+        (*last, *count) = (link, *count + 1);
+        if u128::from(*count) > most {
+            let text = format!("link {link} got {count} shares in a row while {ready} were ready");
+            self.cluster.fail(self.node, Oracle::Fairness, text);
+        }
+    }
+
     fn end(&mut self, link: usize, limit: Option<Duration>, ready: usize, started: Moment, stopped: &Stopped) {
         let now = self.cluster.nodes[self.node].clock.peek();
         let unit = self.cluster.plan.costs.unit();
@@ -70,10 +84,10 @@ impl Serving<'_> {
             let text = format!("link {link} worked for {worked:?} of a share of {limit:?} while {ready} were ready");
             self.cluster.fail(self.node, Oracle::Fairness, text);
         }
+        self.count_in_a_row(link, ready, stopped);
         let driver = self.cluster.nodes[self.node].driver;
         let cluster = &mut *self.cluster;
         let node = &mut cluster.nodes[self.node];
-        node.worked += worked;
         let source = &mut cluster.links[link];
         let Some(connection) = &mut source.connection else { return };
         connection.waiting = waiting(stopped);
