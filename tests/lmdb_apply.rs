@@ -200,7 +200,8 @@ fn any_order_and_any_number_of_paths_end_in_the_same_rows() {
                 let rank = (*version, ORIGINS[usize::from(origin.0) - 1], ordinal);
                 let value =
                     (entry.kind == auditstream::protocol::EntryKind::Put).then(|| entry.value.clone());
-                let slot = model.entry((entry.table, entry.key.clone())).or_insert((rank, value.clone()));
+                let slot =
+                    model.entry((entry.table, entry.key.clone())).or_insert_with(|| (rank, value.clone()));
                 if rank > slot.0 {
                     *slot = (rank, value);
                 }
