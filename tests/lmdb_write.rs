@@ -127,15 +127,13 @@ fn a_full_queue_hands_the_entries_back_or_waits_for_room() {
     let users = users(&store);
     let writer = store.writer();
     let held = store.begin().expect("begun");
-    // The writer thread may take some before it waits for the lock, but it cannot commit them.
-    let mut tickets = Vec::new();
-    let refused = loop {
-        match writer.enqueue(one(users, 1)) {
-            Ok(ticket) => tickets.push(ticket),
-            Err(error) => break error,
-        }
-        assert!(tickets.len() < 100, "the queue never fills");
-    };
+    let mut tickets = vec![writer.enqueue(one(users, 1)).expect("enqueued")];
+    // The writer thread takes the first one and then waits for the lock: from here on nothing leaves the queue.
+    while store.status().expect("status").queue_records > 0 {
+        thread::yield_now();
+    }
+    tickets.extend((0..3).map(|_| writer.enqueue(one(users, 1)).expect("enqueued")));
+    let refused = writer.enqueue(one(users, 1)).expect_err("full");
     assert!(refused.is_transient() && refused.to_string().contains("queue_records"), "{refused}");
     let EnqueueError::Full { entries, .. } = refused else { panic!("{refused}") };
     assert_eq!(entries, one(users, 1));
