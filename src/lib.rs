@@ -2,6 +2,8 @@
 
 pub mod clock;
 pub mod config;
+#[cfg(feature = "net")]
+pub mod net;
 pub mod protocol;
 pub mod receiver;
 pub mod sender;

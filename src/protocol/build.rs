@@ -7,9 +7,9 @@ use super::frame::{FrameHeader, FrameKind};
 use super::ids::{OriginId, Sequence, TableId, Version};
 use super::limits::{FRAME_HEADER_BYTES, SEGMENT_LIST_MAX, SEGMENT_TARGET_BYTES};
 use super::position::{Boundary, Stamp};
-use super::segment::{
-    SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES_MAX, SegmentFlags, SegmentHeader, TRANSACTION_CHECKED_BYTES,
-    TRANSACTION_HEADER_BYTES, TransactionHeader, TransactionRef,
+use super::segment::{SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES_MAX, SegmentFlags, SegmentHeader};
+use super::transaction::{
+    TRANSACTION_CHECKED_BYTES, TRANSACTION_HEADER_BYTES, TransactionHeader, TransactionRef,
 };
 
 /// Whether a segment's header names the tables and origins inside.

@@ -14,6 +14,7 @@ mod message;
 mod position;
 mod segment;
 mod subscription;
+mod transaction;
 pub(crate) mod wire;
 
 pub(crate) use build::EntryRun;
@@ -30,6 +31,6 @@ pub use message::{
 pub use position::{BOUNDARY_BYTES, Boundary, Fingerprint, POSITION_BYTES, Position, Stamp};
 pub use segment::{
     SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES_MAX, SegmentFlags, SegmentHeader, SegmentRef,
-    TRANSACTION_HEADER_BYTES, TransactionHeader, TransactionRef,
 };
 pub use subscription::{NameFilter, Subscription};
+pub use transaction::{TRANSACTION_HEADER_BYTES, TransactionHeader, TransactionRef};

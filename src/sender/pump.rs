@@ -410,7 +410,8 @@ impl Pump<'_, '_> {
         }
     }
 
-    /// Keeps the tail that the output did not take: the only bytes that a blocked sender holds.
+    /// Keeps the tail that the output did not take: the only bytes that a blocked sender holds. It is offered until the
+    /// output says that it would block: only then does whoever drives the session know when there is room again.
     fn keep_unsent(&mut self, rest: &[u8]) -> Flow {
         if rest.is_empty() {
             return Flow::Continue(());
@@ -423,7 +424,7 @@ impl Pump<'_, '_> {
             self.session.scanned = Sequence::new(self.session.scanned.get() / 2);
             self.session.inside = None;
         }
-        Flow::Break(Stopped::Blocked(Blocked::Socket))
+        self.write_pending()
     }
 }
 

@@ -199,7 +199,11 @@ impl Ring {
                 self.turn_order_round();
                 return TurnEnd::Yield;
             }
-            now = self.serve_next(members, clock, now);
+            // Everything spends the budget, looking for the next sender too: many small shares would make the turn
+            // longer than it may be.
+            let after = self.serve_next(members, clock, now);
+            self.budget.charge(after.since(now));
+            now = after;
         }
     }
 
@@ -236,7 +240,7 @@ impl Ring {
         (self.budget.limit() / senders).max(QUANTUM_MIN).min(self.budget.limit())
     }
 
-    /// Serves whoever is in front, from `now` on, and gives the time after it. Everything in between is charged.
+    /// Serves the sender in front and gives the time after it.
     fn serve_next(&mut self, members: &mut dyn Members, clock: &dyn Clock, now: Moment) -> Moment {
         let quantum = self.quantum();
         let from_fresh = !self.fresh.is_empty();
@@ -251,17 +255,15 @@ impl Ring {
             return now;
         }
         let share = self.share(id, quantum);
-        let mut turn =
-            Turn::starting_at(now, clock, self.policy, share, self.budget.remaining(), &mut self.scratch);
+        let mut turn = Turn::new(clock, self.policy, share, self.budget.remaining(), &mut self.scratch);
+        let started = turn.now();
         let stopped = members.serve(id, &mut turn);
         let written = turn.written();
-        let end = clock.now();
-        let worked = end.since(now);
+        let after = clock.now();
         self.stats.quanta += 1;
-        self.budget.charge(worked);
-        self.slots[id.0].deficit -= self.charged_nanos(worked, written);
+        self.slots[id.0].deficit -= self.charged_nanos(after.since(started), written);
         self.place(id, from_fresh, &stopped);
-        end
+        after
     }
 
     #[cfg(not(any(test, feature = "testing")))]

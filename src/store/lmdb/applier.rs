@@ -16,6 +16,9 @@ use crate::store::{Applier, ApplyBatch, ApplyDone, ApplyError, StoreError};
 /// A call of [`Applier::position`] begins a session of that source: batches that are submitted after it are not held
 /// back by failures of batches that were submitted before it. To look at a position without beginning a session, use
 /// `LmdbStore::position_of`.
+///
+/// Callbacks run on the writer thread, one after the other: they hand the answer on and return. One that waits, for
+/// example for `LmdbStore::define_table`, waits for ever.
 #[derive(Debug)]
 pub struct LmdbApplier {
     pub(super) core: Arc<Core>,

@@ -27,6 +27,7 @@ mod names;
 mod open;
 mod options;
 mod plan;
+mod published;
 mod queue;
 mod rows;
 mod rowwriter;
@@ -37,9 +38,9 @@ mod walk;
 mod writer;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
@@ -57,14 +58,14 @@ pub use txn::AuditTxn;
 
 use self::applier::Sources;
 use self::environment::{DataFile, Databases, FolderLock};
-use self::error::{backend, write_error};
-use self::names::Names;
+use self::error::write_error;
+use self::published::Published;
 use self::queue::{DefineJob, Job, Queue, Task};
 use crate::clock::Clock;
 use crate::protocol::{
-    Entry, LogId, LogTail, NodeName, OriginId, Position, Sequence, TableDefinition, TableId, TableName,
+    Entry, LogId, NodeName, OriginId, Position, Sequence, TableDefinition, TableId, TableName,
 };
-use crate::store::{ApplyError, AuditLog as _, CommitNotifier, StoreError};
+use crate::store::{ApplyError, AuditLog as _, StoreError};
 
 /// Everything that the handles and the writer thread share. Fields are dropped in order: the environment is closed
 /// before its lock is released.
@@ -117,63 +118,6 @@ impl Core {
 
     fn latched(&self, source: &NodeName, session: u64) -> Option<ApplyError> {
         self.sources.latched(source, session)
-    }
-}
-
-/// What readers may see: set after a commit has returned.
-struct Published {
-    names: RwLock<Arc<Names>>,
-    definitions: AtomicU64,
-    head: AtomicU64,
-    committed_bytes: AtomicU64,
-    synced_bytes: AtomicU64,
-    commits: AtomicU64,
-    syncs_on_commit: bool,
-    notifier: CommitNotifier,
-}
-
-impl Published {
-    fn new(names: Names, tail: LogTail, durability: Durability) -> Self {
-        Self {
-            definitions: AtomicU64::new(names.version),
-            names: RwLock::new(Arc::new(names)),
-            head: AtomicU64::new(tail.end.sequence.get()),
-            committed_bytes: AtomicU64::new(tail.cumulative_bytes),
-            synced_bytes: AtomicU64::new(tail.cumulative_bytes),
-            commits: AtomicU64::new(0),
-            syncs_on_commit: durability == Durability::Sync,
-            notifier: CommitNotifier::default(),
-        }
-    }
-
-    fn names(&self) -> Arc<Names> {
-        Arc::clone(&self.names.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn head(&self) -> Sequence {
-        Sequence::new(self.head.load(Ordering::Acquire))
-    }
-
-    fn definitions_version(&self) -> u64 {
-        self.definitions.load(Ordering::Acquire)
-    }
-
-    /// Names first, so that no reader meets an entry before its names. The head only rises: the writer thread and a
-    /// host's transaction may get here in another order than they committed in.
-    fn publish(&self, names: Option<Arc<Names>>, tail: LogTail) {
-        if let Some(names) = names {
-            self.definitions.store(names.version, Ordering::Release);
-            *self.names.write().unwrap_or_else(PoisonError::into_inner) = names;
-        }
-        self.commits.fetch_add(1, Ordering::Relaxed);
-        self.committed_bytes.fetch_max(tail.cumulative_bytes, Ordering::Relaxed);
-        if self.syncs_on_commit {
-            self.synced_bytes.fetch_max(tail.cumulative_bytes, Ordering::Relaxed);
-        }
-        let head = tail.end.sequence.get();
-        if self.head.fetch_max(head, Ordering::AcqRel) < head {
-            self.notifier.notify();
-        }
     }
 }
 
@@ -398,8 +342,13 @@ impl Inner {
         let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else {
             return Ok(());
         };
+        if thread.thread().id() == std::thread::current().id() {
+            // A callback dropped the last handle. The thread cannot wait for its own end: the queue is closed, what
+            // waits is served, and the next open finds a store that was not closed.
+            return Err(ended("on that thread itself", std::io::ErrorKind::Deadlock.into()));
+        }
         if thread.join().is_err() {
-            return Err(backend("end the writer thread, which has panicked", lmdb::Error::Panic));
+            return Err(ended("which stopped early", std::io::Error::other("it panicked")));
         }
         // Everything is on disk before the mark says so.
         stage::sync(core)?;
@@ -417,6 +366,10 @@ impl Inner {
         let _held = core.environment.begin_rw_txn().map_err(failed)?;
         core.hold_length()
     }
+}
+
+fn ended(how: &str, source: std::io::Error) -> StoreError {
+    StoreError::Backend { action: format!("end the writer thread, {how}"), source: Arc::new(source) }
 }
 
 impl Drop for Inner {

@@ -282,4 +282,42 @@ mod tests {
         assert_eq!(queue.take(1, Duration::ZERO, &Still).map(|group| group.len()), Some(1));
         assert!(queue.take(1, Duration::ZERO, &Still).is_none());
     }
+    #[test]
+    fn after_a_group_the_rest_of_the_next_one_is_waited_for_and_no_longer() {
+        let queue = Queue::new(100, 1000);
+        let patience = Duration::from_secs(20);
+        assert!(queue.push(write(1)).is_ok());
+        let group = std::thread::scope(|scope| {
+            let taken = scope.spawn(|| queue.take(3, patience, &Still).map(|group| group.len()));
+            assert!(queue.push(write(1)).is_ok());
+            assert!(queue.push(write(1)).is_ok());
+            taken.join().expect("no panic")
+        });
+        assert_eq!(group, Some(3));
+        // Nobody else comes, and the patience is nothing: a lone job is not held back.
+        assert!(queue.push(write(1)).is_ok());
+        assert_eq!(queue.take(3, Duration::ZERO, &Still).map(|group| group.len()), Some(1));
+    }
+
+    #[test]
+    fn a_waiting_batch_and_own_writes_share_the_commits() {
+        let queue = Queue::new(100_000, 1_000_000);
+        let define = || {
+            let (reply, _) = std::sync::mpsc::sync_channel(1);
+            let name = TableName::new("t").expect("a name");
+            let task = Task::Define(DefineJob { name, definition: Bytes::new(), reply });
+            Job { task, records: 1400, bytes: 1 }
+        };
+        for _ in 0..4 {
+            assert!(queue.push(write(700)).is_ok());
+        }
+        assert!(queue.push(define()).is_ok());
+        let mut groups = Vec::new();
+        while queue.depth().jobs > 0 {
+            let group = queue.take(1, Duration::ZERO, &Still).expect("jobs");
+            groups.push(group.iter().map(|job| job.records).collect::<Vec<_>>());
+        }
+        // The first commit gives own writes half and has no room for the batch: it is first in the second.
+        assert_eq!(groups, [vec![700], vec![1400], vec![700, 700], vec![700]]);
+    }
 }

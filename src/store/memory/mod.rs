@@ -1,8 +1,11 @@
 //! A log and rows in memory: for tests, for the virtual cluster, and as the shortest example of a store.
 
 mod apply;
+#[cfg(any(test, feature = "testing"))]
+mod plant;
 mod state;
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,20 +16,25 @@ use bytes::Bytes;
 use crate::clock::Clock;
 use crate::protocol::{
     Boundary, Entry, EntryDraft, LogId, NodeName, OriginId, Position, SegmentRef, Sequence, TableDefinition,
-    TableId, TableName,
+    TableId, TableName, Version,
 };
 
 use super::{
-    Applier, ApplyBatch, ApplyDone, AuditLog, BoundaryAt, CommitNotifier, LimitError, Limits, ScanEnd,
+    Applier, ApplyBatch, ApplyDone, AuditLog, BoundaryAt, CommitNotifier, Hlc, LimitError, Limits, ScanEnd,
     StoreError,
 };
 
+#[cfg(any(test, feature = "testing"))]
+pub use plant::StorePlant;
 pub use state::Row;
 use state::State;
 
 /// Most frames that are taken out of the lock at once during a scan. The first batch is one frame, so that a scan that
 /// ends early costs little.
 const SCAN_BATCH_MAX: usize = 64;
+
+/// How far versions jump when a log has lost its tail, in milliseconds.
+const RESTORED_VERSION_GAP_MS: u64 = 10_000;
 
 /// A store in memory. Every commit is visible and "durable" at once; nothing survives the process.
 ///
@@ -39,6 +47,16 @@ pub struct MemoryStore {
     head: AtomicU64,
     definitions_version: AtomicU64,
     notifier: CommitNotifier,
+}
+
+/// The content of a [`MemoryStore`] at one moment: see [`MemoryStore::snapshot`].
+#[derive(Clone)]
+pub struct MemorySnapshot(State);
+
+impl std::fmt::Debug for MemorySnapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("MemorySnapshot").field(&self.0.tail.end).finish()
+    }
 }
 
 impl std::fmt::Debug for MemoryStore {
@@ -125,9 +143,43 @@ impl MemoryStore {
         self.state().rows()
     }
 
+    /// Every row with its version and origin, deleted ones as tombstones: what has to be equal on two nodes that
+    /// follow each other.
+    #[must_use]
+    pub fn all_rows(&self) -> BTreeMap<(TableName, Vec<u8>), Row> {
+        self.state().all_rows()
+    }
+
+    /// A copy of everything that the store holds now.
+    #[must_use]
+    pub fn snapshot(&self) -> MemorySnapshot {
+        MemorySnapshot(self.state().clone())
+    }
+
+    /// A store with the content of `snapshot`, as after an unclean stop that lost the log's tail: `log_id` has to be
+    /// a new one, since the sequences after the snapshot are given out a second time. Versions go on 10 s later than
+    /// they would, so that none is given out twice.
+    #[must_use]
+    pub fn restore(snapshot: MemorySnapshot, log_id: LogId, clock: Arc<dyn Clock>) -> Self {
+        let mut state = snapshot.0;
+        state.failed_sources.clear();
+        // The lost tail may have used the versions that would come next, and peers may have them.
+        let latest = state.hlc.latest();
+        state.hlc = Hlc::after(Version::new(latest.ms() + RESTORED_VERSION_GAP_MS, latest.counter()));
+        Self {
+            clock,
+            log_id,
+            limits: Limits::default(),
+            head: AtomicU64::new(state.tail.end.sequence.get()),
+            state: Mutex::new(state),
+            definitions_version: AtomicU64::new(0),
+            notifier: CommitNotifier::default(),
+        }
+    }
+
     /// How many entries of one transaction were logged, by origin and version, for checks of exactly-once.
     #[must_use]
-    pub fn logged(&self) -> Vec<(NodeName, crate::protocol::Version, u32)> {
+    pub fn logged(&self) -> Vec<(NodeName, Version, u32)> {
         self.state().logged()
     }
 }
@@ -200,7 +252,7 @@ impl Applier for MemoryStore {
     fn submit(&self, batch: ApplyBatch, done: ApplyDone) {
         let result = {
             let mut state = self.state();
-            let (result, definitions_changed) = apply::apply(&mut state, &batch, self.clock.wall_ms());
+            let (result, definitions_changed) = submit_to(&mut state, &batch, self.clock.wall_ms());
             self.head.store(state.tail.end.sequence.get(), Ordering::Release);
             if definitions_changed {
                 self.definitions_version.fetch_add(1, Ordering::AcqRel);
@@ -211,3 +263,9 @@ impl Applier for MemoryStore {
         done(result);
     }
 }
+
+#[cfg(any(test, feature = "testing"))]
+use plant::apply as submit_to;
+
+#[cfg(not(any(test, feature = "testing")))]
+use apply::apply as submit_to;
