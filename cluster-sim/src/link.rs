@@ -6,16 +6,18 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use auditstream::clock::Clock;
 use auditstream::net::{
-    Dialer, DialerConfig, DialerHandle, DialerState, Listener, ListenerConfig, Source, WorkerConfig, WorkerPool,
+    Dialer, DialerConfig, DialerHandle, DialerState, Listener, Placement, Source, WorkerConfig, WorkerPool,
 };
 use auditstream::protocol::{NodeName, Subscription};
-use auditstream::sender::YieldPolicy;
+use auditstream::sender::{SendConfig, YieldPolicy};
 use auditstream::store::{Applier, AuditLog};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::fault::Fault;
 use crate::proc::SenderCounts;
+use crate::store;
 
 /// What the names of worker threads begin with: their CPU time is the sender's.
 pub(crate) const THREAD_PREFIX: &str = "audit-worker";
@@ -24,7 +26,7 @@ pub(crate) const THREAD_PREFIX: &str = "audit-worker";
 #[derive(Debug)]
 pub(crate) struct Serving {
     address: SocketAddr,
-    pool: WorkerPool,
+    pool: Arc<WorkerPool>,
     cancel: DropGuard,
     listener: JoinHandle<()>,
 }
@@ -42,21 +44,21 @@ impl Serving {
         budget: Duration,
     ) -> Result<Self, Fault> {
         let config = WorkerConfig::default().with_policy(policy).with_budget(budget).map_err(Fault::usage)?;
-        let pool = WorkerPool::start(1, config).map_err(Fault::run)?;
+        let clock = store::clock();
+        let pool = Arc::new(WorkerPool::start(1, config, &clock).map_err(Fault::run)?);
         let cancel = CancellationToken::new();
         let (bound, address) = sync_channel(1);
-        let source = Source::new(name.clone(), log);
-        let (placement, token) = (auditstream::net::Placement::from(&pool), cancel.clone());
+        let source = Source { node: name.clone(), log, clock, send: SendConfig::default() };
+        let (placement, token) = (Placement::Pool(Arc::clone(&pool)), cancel.clone());
         let listener = on_thread("listener", move |runtime| {
             runtime.block_on(async {
-                match Listener::bind(listen, source, ListenerConfig::default(), placement) {
-                    Ok(listener) => {
-                        let _starter_waits = bound.send(Ok(listener.local_addr()));
-                        listener.run(token).await;
-                    }
-                    Err(error) => {
-                        let _starter_waits = bound.send(Err(Fault::usage(error)));
-                    }
+                let listener = Listener::bind(listen, source, placement).map_err(Fault::usage);
+                let address = listener.as_ref().map_err(Fault::clone).and_then(|listener| {
+                    listener.local_addr().map_err(Fault::run)
+                });
+                let _starter_waits = bound.send(address);
+                if let Ok(listener) = listener {
+                    listener.run(token).await;
                 }
             });
         })?;
@@ -78,13 +80,13 @@ impl Serving {
     pub(crate) fn counts(&self) -> SenderCounts {
         let mut counts = SenderCounts::default();
         for worker in self.pool.stats() {
-            counts.yields += worker.yields;
-            counts.waits += worker.polls.saturating_sub(worker.yields);
+            counts.yields += worker.ring.turns_spent;
+            counts.waits += worker.ring.turns_waited;
             for connection in worker.connections {
-                counts.sent.push(connection.send.entries_sent);
-                counts.bytes += connection.send.bytes_sent;
-                counts.writes += connection.send.writes;
-                counts.writes_blocked += connection.send.writes_blocked;
+                counts.sent.push(connection.sent.entries_sent);
+                counts.bytes += connection.sent.bytes_sent;
+                counts.writes += connection.sent.writes;
+                counts.writes_blocked += connection.sent.writes_blocked;
             }
         }
         counts
@@ -122,13 +124,13 @@ impl Following {
         applier: Arc<dyn Applier>,
         subscription: Subscription,
     ) -> Result<Self, Fault> {
-        let (tables, origins) = (subscription.tables().clone(), subscription.origins().clone());
+        let clock: Arc<dyn Clock> = store::clock();
         let dialer =
-            Dialer::new(address, name.clone(), applier, tables, origins, DialerConfig::default());
+            Dialer::new(address, name.clone(), applier, subscription, clock, DialerConfig::default());
         let (handle, cancel) = (dialer.handle(), CancellationToken::new());
         let token = cancel.clone();
         let dialer = on_thread("dialer", move |runtime| {
-            let _why_it_ended = runtime.block_on(dialer.run(token));
+            runtime.block_on(dialer.run(token));
         })?;
         Ok(Self { address, handle, cancel: cancel.drop_guard(), dialer })
     }
@@ -138,14 +140,14 @@ impl Following {
         let status = self.handle.status();
         let state = match status.state {
             DialerState::Connecting => "connecting".to_owned(),
-            DialerState::Handshake => "connected, not accepted yet".to_owned(),
+            DialerState::Greeting => "connected, not accepted yet".to_owned(),
             DialerState::Streaming => "streaming".to_owned(),
-            DialerState::Waiting { .. } => "waiting to connect again".to_owned(),
-            DialerState::Refused { text, .. } => format!("refused: {text}"),
-            _ => "ended".to_owned(),
+            DialerState::Waiting(pause) => format!("connecting again in {pause:.1?}"),
+            DialerState::Refused(reason) => format!("refused ({reason:?})"),
+            _ => "stopped".to_owned(),
         };
         let source = status.source.map_or_else(String::new, |source| format!(" ({source})"));
-        let durable = status.acknowledged.map_or(0, |acknowledged| acknowledged.durable.get());
+        let durable = status.acknowledged.durable.get();
         let error = status.last_error.map_or_else(String::new, |error| format!(", last error: {error}"));
         format!("following {}{source}: {state}, durable up to {durable}{error}", self.address)
     }

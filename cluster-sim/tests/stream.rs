@@ -62,7 +62,8 @@ fn a_quick_run_holds_and_its_result_has_every_field_of_the_contract() {
             let spread = &cell[figure];
             let reason = &cell["not_measured"][figure];
             assert!(spread["median"].is_f64() != reason.is_string(), "{figure} in {cell}");
-            assert_ne!(spread["median"], 0.0, "{figure} in {cell}");
+            // A budget that was never spent is a true zero.
+            assert!(figure.starts_with("yields") || spread["median"] != 0.0, "{figure} in {cell}");
         }
         for field in ["workload", "variant", "receiver", "durability"] {
             assert!(cell[field].is_string(), "{field} in {cell}");

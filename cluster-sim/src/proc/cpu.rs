@@ -12,6 +12,8 @@ pub(crate) fn threads_ns(prefix: &str) -> u64 {
 
 /// CPU time of the calling thread.
 pub(crate) fn this_thread_ns() -> u64 {
+    // The kernel brings the figure of a running thread up to date when it looks for another one to run.
+    std::thread::yield_now();
     scheduled(Path::new("/proc/thread-self")).unwrap_or_default()
 }
 

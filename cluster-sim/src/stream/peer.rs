@@ -35,7 +35,7 @@ fn follow(args: &PeerArgs) -> Result<(), Fault> {
     };
     let inner: Arc<dyn Applier> = match &store {
         Some(store) => store.applier(),
-        None => Arc::new(DiscardApplier::new()),
+        None => Arc::new(DiscardApplier::default()),
     };
     let watched = Arc::new(Watched::new(inner, position));
     let subscription = subscription(args)?;
