@@ -143,7 +143,7 @@ pub(crate) fn runtime_no_yield_below_the_budget(design: Design) -> Result<(), St
 
 /// A long backlog for several senders: a yield for each budget and not more, and the echo and the timer run all along.
 pub(crate) fn runtime_one_yield_per_budget(design: Design) -> Result<(), String> {
-    let (peers, segments) = (4, 100);
+    let (peers, segments) = (4, 50);
     let log = super::segments(segments);
     // Each look at the clock stands for 50 us: about 130 in all for each peer, three for each segment.
     let beside = stream(design, &log, peers, Duration::from_micros(50));
