@@ -16,7 +16,8 @@ fn main() {
 
 /// First line of what a command prints, or `None` when it cannot be run or fails.
 fn answer(program: &str, arguments: &[&str]) -> Option<String> {
-    let output = Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
+    let output =
+        Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
     let text = String::from_utf8(output.stdout).ok()?;
     Some(text.lines().next()?.to_owned())
 }

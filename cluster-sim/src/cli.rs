@@ -266,10 +266,9 @@ fn durability(text: &str) -> Result<Durability, String> {
 
 fn budget(text: &str) -> Result<Duration, String> {
     let range = Duration::from_micros(50)..=Duration::from_millis(100);
-    humantime::parse_duration(text)
-        .ok()
-        .filter(|time| range.contains(time))
-        .ok_or_else(|| format!("the budget is {text}, it must be a time from 50us to 100ms with its unit, as in 2ms"))
+    humantime::parse_duration(text).ok().filter(|time| range.contains(time)).ok_or_else(|| {
+        format!("the budget is {text}, it must be a time from 50us to 100ms with its unit, as in 2ms")
+    })
 }
 
 fn kill(text: &str) -> Result<Kill, String> {
@@ -277,7 +276,9 @@ fn kill(text: &str) -> Result<Kill, String> {
         return if share > 0.0 && share < 1.0 {
             Ok(Kill::At(share))
         } else {
-            Err(format!("{text} is not a share of the records; give one between 0 and 1, or a time such as 2s"))
+            Err(format!(
+                "{text} is not a share of the records; give one between 0 and 1, or a time such as 2s"
+            ))
         };
     }
     humantime::parse_duration(text)

@@ -34,7 +34,9 @@ impl Lines {
     pub(crate) fn open(path: &Path, key_field: Option<&str>) -> Result<Self, Fault> {
         let shown = path.display();
         let unreadable = |error| {
-            Fault::Usage(format!("cannot read the input file {shown}: {error}; give a file that this process may read"))
+            Fault::Usage(format!(
+                "cannot read the input file {shown}: {error}; give a file that this process may read"
+            ))
         };
         let file = File::open(path).map_err(unreadable)?;
         if file.metadata().map_err(unreadable)?.is_dir() {
@@ -42,7 +44,9 @@ impl Lines {
         }
         let mut reader = BufReader::with_capacity(1 << 20, file);
         if reader.fill_buf().map_err(unreadable)?.is_empty() {
-            return Err(Fault::Usage(format!("the input file {shown} is empty; give a file with at least one line")));
+            return Err(Fault::Usage(format!(
+                "the input file {shown} is empty; give a file with at least one line"
+            )));
         }
         let key_field = key_field.map(str::to_owned);
         Ok(Self { path: shown.to_string(), reader, key_field, number: 0 })

@@ -53,9 +53,10 @@ impl Serving {
         let listener = on_thread("listener", move |runtime| {
             runtime.block_on(async {
                 let listener = Listener::bind(listen, source, placement).map_err(Fault::usage);
-                let address = listener.as_ref().map_err(Fault::clone).and_then(|listener| {
-                    listener.local_addr().map_err(Fault::run)
-                });
+                let address = listener
+                    .as_ref()
+                    .map_err(Fault::clone)
+                    .and_then(|listener| listener.local_addr().map_err(Fault::run));
                 let _starter_waits = bound.send(address);
                 if let Ok(listener) = listener {
                     listener.run(token).await;
@@ -83,6 +84,7 @@ impl Serving {
             counts.yields += worker.ring.turns_spent;
             counts.waits += worker.ring.turns_waited;
             for connection in worker.connections {
+                counts.acknowledged.push(connection.acknowledged.durable.get());
                 counts.sent.push(connection.sent.entries_sent);
                 counts.bytes += connection.sent.bytes_sent;
                 counts.writes += connection.sent.writes;

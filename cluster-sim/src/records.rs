@@ -24,7 +24,7 @@ pub(crate) struct Records {
 
 #[derive(Debug)]
 enum Kind {
-    MadeUp { pool: Vec<u8>, size: usize, next: u64, end: u64, random: Option<(ChaCha8Rng, u64)> },
+    MadeUp { pool: Vec<u8>, size: usize, next: u64, end: u64, random: Option<(Box<ChaCha8Rng>, u64)> },
     Lines(Box<Lines>),
 }
 
@@ -34,7 +34,7 @@ impl Records {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut pool = vec![0; POOL_BYTES + size];
         rng.fill_bytes(&mut pool);
-        let random = (load == Load::Random).then_some((rng, count));
+        let random = (load == Load::Random).then(|| (Box::new(rng), count));
         Self { kind: Kind::MadeUp { pool, size, next: 1, end: count, random } }
     }
 

@@ -39,8 +39,19 @@ fn two_nodes_replicate_both_ways_and_close_in_order() {
     let (mut a, first) = node(work.path(), "a", &[&second], Some(&lines));
     let data = work.path().join("b").display().to_string();
     let arguments = [
-        "node", "--listen", &second, "--peer", &first, "--data", &data, "--name", "b", "--durability", "nosync",
-        "--write-lines", &lines,
+        "node",
+        "--listen",
+        &second,
+        "--peer",
+        &first,
+        "--data",
+        &data,
+        "--name",
+        "b",
+        "--durability",
+        "nosync",
+        "--write-lines",
+        &lines,
     ];
     let mut b = Running::start(work.path(), &arguments);
     let of_a = a.wait_for(|line| content(line, 600));
@@ -52,7 +63,8 @@ fn two_nodes_replicate_both_ways_and_close_in_order() {
         assert_eq!(last.as_deref(), Some(of_a.as_str()));
         assert_eq!(node.exit_code(), Some(0));
     }
-    let dumps = ["a", "b"].map(|name| run(work.path(), &["dump", &work.path().join(name).display().to_string()]));
+    let dumps =
+        ["a", "b"].map(|name| run(work.path(), &["dump", &work.path().join(name).display().to_string()]));
     dumps.iter().for_each(|dump| assert_code(dump, 0));
     assert_eq!(stdout(&dumps[0]), stdout(&dumps[1]));
     assert_eq!(stdout(&dumps[0]).lines().count(), 600);

@@ -23,9 +23,9 @@ fn read_json(path: &Path) -> Value {
 
 fn cell<'a>(result: &'a Value, workload: &str, variant: &str, peers: u64) -> &'a Value {
     let cells = result["cells"].as_array().expect("an array");
-    let found = cells.iter().find(|cell| {
-        cell["workload"] == workload && cell["variant"] == variant && cell["peers"] == peers
-    });
+    let found = cells
+        .iter()
+        .find(|cell| cell["workload"] == workload && cell["variant"] == variant && cell["peers"] == peers);
     found.unwrap_or_else(|| panic!("no cell {workload} {variant} {peers} in {result}"))
 }
 

@@ -73,6 +73,8 @@ pub(crate) struct PeerCounts {
 pub(crate) struct SenderCounts {
     /// Entries sent, of each subscription.
     pub(crate) sent: Vec<u64>,
+    /// Sequence up to which each peer has acknowledged as durable.
+    pub(crate) acknowledged: Vec<u64>,
     pub(crate) bytes: u64,
     pub(crate) writes: u64,
     pub(crate) writes_blocked: u64,
@@ -90,18 +92,42 @@ pub(crate) struct SenderCounts {
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub(crate) enum Event {
     /// It has opened what it needs; the source has written its records, the sink listens at `address`.
-    Ready { head: u64, log_bytes: u64, offered: u64, accepted: u64, refused: u64, address: String },
-    Serving { address: String },
+    Ready {
+        head: u64,
+        log_bytes: u64,
+        offered: u64,
+        accepted: u64,
+        refused: u64,
+        address: String,
+    },
+    Serving {
+        address: String,
+    },
     Counted(SenderCounts),
     Stopped,
-    Written { head: u64, offered: u64, accepted: u64, refused: u64, micros: u64 },
-    FloorDone { cpu_ns: u64, writes: u64 },
+    Written {
+        head: u64,
+        offered: u64,
+        accepted: u64,
+        refused: u64,
+        micros: u64,
+    },
+    FloorDone {
+        cpu_ns: u64,
+        writes: u64,
+    },
     /// Everything up to the target is durable.
     Reached(PeerCounts),
     /// It has stopped where it was told to, and waits to be killed.
     Holding(PeerCounts),
     At(PeerCounts),
-    Hash { hash: String, rows: u64 },
+    Hash {
+        hash: String,
+        rows: u64,
+    },
     Ended,
-    Failed { usage: bool, message: String },
+    Failed {
+        usage: bool,
+        message: String,
+    },
 }

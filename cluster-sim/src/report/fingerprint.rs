@@ -38,7 +38,8 @@ pub(crate) struct Fingerprint {
 impl Fingerprint {
     /// Reads the machine; `folder` is where the nodes' data lies.
     pub(crate) fn read(folder: &Path) -> Self {
-        let line = |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+        let line =
+            |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
         let model = line("/proc/cpuinfo");
         let model = model.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
         Self {
@@ -69,7 +70,11 @@ fn file_system(folder: &Path) -> String {
         let (_, at, kind) = (words.next()?, words.next()?.to_owned(), words.next()?.to_owned());
         folder.starts_with(&at).then_some((at.len(), kind))
     };
-    mounts.lines().filter_map(mount).max_by_key(|(length, _)| *length).map_or_else(String::new, |(_, kind)| kind)
+    mounts
+        .lines()
+        .filter_map(mount)
+        .max_by_key(|(length, _)| *length)
+        .map_or_else(String::new, |(_, kind)| kind)
 }
 
 fn sync_times(folder: &Path) -> Option<SyncTimes> {

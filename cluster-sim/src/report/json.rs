@@ -82,7 +82,9 @@ pub(crate) fn check_path(path: &Path) -> std::result::Result<(), Fault> {
     }
     tempfile::NamedTempFile::new_in(folder_of(path)).map(|_| ()).map_err(|error| {
         let shown = path.display();
-        Fault::Usage(format!("cannot write --json {shown}: {error}; give a file in a folder that can be written"))
+        Fault::Usage(format!(
+            "cannot write --json {shown}: {error}; give a file in a folder that can be written"
+        ))
     })
 }
 

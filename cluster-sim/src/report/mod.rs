@@ -162,7 +162,8 @@ mod tests {
 
     #[test]
     fn the_median_of_an_even_number_of_trials_lies_between_the_middle_two() {
-        let spread = |samples: &[f64]| Spread::of(samples).map(|spread| (spread.median, spread.min, spread.max));
+        let spread =
+            |samples: &[f64]| Spread::of(samples).map(|spread| (spread.median, spread.min, spread.max));
         assert_eq!(spread(&[3.0, 1.0, 2.0]), Some((2.0, 1.0, 3.0)));
         assert_eq!(spread(&[4.0, 1.0, 2.0, 3.0]), Some((2.5, 1.0, 4.0)));
         assert_eq!(spread(&[]), None);

@@ -112,6 +112,9 @@ mod tests {
         cell.add(Figure::SenderCpu, 0.25);
         cell.not_measured(Figure::Writes, "the writes had stopped");
         let text = render(&cells);
-        assert!(text.contains("0.250") && text.contains("n/a") && text.contains("writes had stopped"), "{text}");
+        assert!(
+            text.contains("0.250") && text.contains("n/a") && text.contains("writes had stopped"),
+            "{text}"
+        );
     }
 }

@@ -68,7 +68,8 @@ impl<'a> Measure<'a> {
 
     async fn start_source(&mut self, section: &Section, folder: &Path) -> Result<Source, Fault> {
         let mut child = Child::start("the source", &self.source_arguments(section, folder))?;
-        let Event::Ready { head, log_bytes, offered, accepted, refused, .. } = child.hear_long().await? else {
+        let Event::Ready { head, log_bytes, offered, accepted, refused, .. } = child.hear_long().await?
+        else {
             return Err(Fault::run("the source began with something else than its records"));
         };
         self.invariants.offers(section.workload, offered, accepted, refused);
@@ -122,9 +123,10 @@ impl<'a> Measure<'a> {
                 self.progress.stage(&format!("{}, run {number} of {of}", section.workload));
                 let outcome = self.trial(section, source, (policy, peers), None).await?;
                 self.note(section, source, &outcome, (section.workload, name, policy, peers));
-            }
-            if section.floor {
-                self.floor(section, source, peers).await?;
+                // Once per round: a drift of the machine meets the floor as it meets the variants.
+                if section.floor && number % section.variants.len() == 0 {
+                    self.floor(section, source, peers).await?;
+                }
             }
         }
         match section.writes {
@@ -153,8 +155,15 @@ impl<'a> Measure<'a> {
         (policy, peers): (YieldPolicy, usize),
         writes: Option<u64>,
     ) -> Result<Outcome, Fault> {
-        let trial =
-            Trial { policy, peers, target: source.head, records: source.entries, keep: None, kill: None, writes };
+        let trial = Trial {
+            policy,
+            peers,
+            target: source.head,
+            records: source.entries,
+            keep: None,
+            kill: None,
+            writes,
+        };
         trial::run(&self.setup(section.load), &mut source.child, &trial, &mut self.progress).await
     }
 
@@ -204,29 +213,27 @@ impl<'a> Measure<'a> {
     /// Writes as many bytes as the log has to sinks that do nothing but read, and notes the CPU in all cells of this
     /// number of peers.
     async fn floor(&mut self, section: &Section, source: &mut Source, peers: usize) -> Result<(), Fault> {
-        for _ in 0..section.trials {
-            self.progress.stage(&format!("kernel floor, {peers} peers"));
-            let (mut sinks, mut children) = (Vec::new(), Vec::new());
-            for number in 1..=peers {
-                let mut child = Child::start(&format!("sink {number}"), &["__sink".to_owned()])?;
-                let Event::Ready { address, .. } = child.hear().await? else {
-                    return Err(Fault::run("a sink began with something else than its address"));
-                };
-                sinks.push(address);
-                children.push(child);
-            }
-            let command = Command::Floor { sinks, bytes: source.log_bytes };
-            let answer = |event| match event {
-                Event::FloorDone { cpu_ns, .. } => Some(cpu_ns),
-                _ => None,
+        self.progress.stage(&format!("kernel floor, {peers} peers"));
+        let (mut sinks, mut children) = (Vec::new(), Vec::new());
+        for number in 1..=peers {
+            let mut child = Child::start(&format!("sink {number}"), &["__sink".to_owned()])?;
+            let Event::Ready { address, .. } = child.hear().await? else {
+                return Err(Fault::run("a sink began with something else than its address"));
             };
-            let cpu_ns = source.child.ask(&command, answer).await?;
-            children.into_iter().for_each(Child::kill);
-            let micros = cpu_ns as f64 / 1000.0 / (source.head as f64 * peers as f64);
-            for policy in &section.variants {
-                self.cell(section, section.workload, policy_name(*policy), peers)
-                    .add(Figure::KernelFloor, micros);
-            }
+            sinks.push(address);
+            children.push(child);
+        }
+        let command = Command::Floor { sinks, bytes: source.log_bytes };
+        let answer = |event| match event {
+            Event::FloorDone { cpu_ns, .. } => Some(cpu_ns),
+            _ => None,
+        };
+        let cpu_ns = source.child.ask(&command, answer).await?;
+        children.into_iter().for_each(Child::kill);
+        let micros = cpu_ns as f64 / 1000.0 / (source.head as f64 * peers as f64);
+        for policy in &section.variants {
+            self.cell(section, section.workload, policy_name(*policy), peers)
+                .add(Figure::KernelFloor, micros);
         }
         Ok(())
     }
@@ -250,7 +257,10 @@ impl<'a> Measure<'a> {
                     let expected = content_of(&mut source.child).await?;
                     for content in &outcome.contents {
                         self.invariants.require(content.hash == expected.hash, || {
-                            format!("{workload}, {peers} peers: {} holds other rows than the source", content.node)
+                            format!(
+                                "{workload}, {peers} peers: {} holds other rows than the source",
+                                content.node
+                            )
                         });
                     }
                     source.content = Some(expected);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use auditstream::protocol::{
-    Boundary, EntryDraft, LogId, LogTail, NodeName, OriginId, Position, SegmentPacker, Sequence, Subscription,
-    TableDefinition, TableId, TransactionDraft, Version,
+    Boundary, EntryDraft, LogId, LogTail, NodeName, OriginId, Position, SegmentPacker, Sequence,
+    Subscription, TableDefinition, TableId, TransactionDraft, Version,
 };
 use auditstream::store::lmdb::LmdbStore;
 use auditstream::store::{Applier as _, ApplyBatch, PeerDictionary};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use auditstream::protocol::{NameFilter, Subscription};
-use auditstream::store::{Applier, DiscardApplier};
 use auditstream::store::lmdb::LmdbStore;
+use auditstream::store::{Applier, DiscardApplier};
 
 use super::source::SOURCE;
 use crate::cli::{PeerArgs, Receiver};
@@ -66,7 +66,9 @@ fn follow(args: &PeerArgs) -> Result<(), Fault> {
                 talk::say(&Event::Ended);
                 return Ok(());
             }
-            other => return Err(Fault::run(format!("a peer was told {other:?}, which only a source can do"))),
+            other => {
+                return Err(Fault::run(format!("a peer was told {other:?}, which only a source can do")));
+            }
         }
     }
     Ok(())

@@ -41,7 +41,7 @@ pub(crate) struct Section {
     pub(crate) trials: usize,
     /// Measure budget against budget first.
     pub(crate) against_itself: bool,
-    /// Measure writes going on at the end, without and with peers.
+    /// Measure so many writes going on, without and with peers.
     pub(crate) writes: Option<u64>,
     /// Measure the kernel-only floor beside each number of peers.
     pub(crate) floor: bool,
@@ -82,7 +82,7 @@ impl Plan {
             variants: variants.clone(),
             trials: if lines.is_some() && mode == Mode::Usual { 1 } else { trials },
             against_itself: mode == Mode::Full,
-            writes: lines.is_none().then_some((records / 5).max(1)),
+            writes: None,
             floor: true,
         };
         let mut sections = Vec::new();
@@ -106,7 +106,11 @@ fn side_loads(main: &Section, mode: Mode, variants: &[YieldPolicy]) -> Vec<Secti
         load,
         workload,
         records: if mode == Mode::Full { main.records } else { main.records.min(SIDE_RECORDS) },
-        peers: if mode == Mode::Full { main.peers.clone() } else { main.peers.iter().copied().take(1).collect() },
+        peers: if mode == Mode::Full {
+            main.peers.clone()
+        } else {
+            main.peers.iter().copied().take(1).collect()
+        },
         variants: match mode {
             Mode::Full => variants.to_vec(),
             Mode::Usual => vec![YieldPolicy::PerRecord, YieldPolicy::Budget],
@@ -117,10 +121,23 @@ fn side_loads(main: &Section, mode: Mode, variants: &[YieldPolicy]) -> Vec<Secti
         writes: None,
         floor: false,
     };
+    // The peers have to catch up first, which is not what this one measures: the source begins with little.
+    let writing = Section {
+        load: Load::Rising,
+        workload: "while-writing",
+        records: (main.records / 50).max(1),
+        peers: main.peers.clone(),
+        variants: Vec::new(),
+        trials: main.trials,
+        against_itself: false,
+        writes: Some((main.records / 5).max(1)),
+        floor: false,
+    };
     vec![
         side(Load::AuditTxn, "audit-txn"),
         side(Load::Mixed, "mixed-origins"),
         side(Load::Random, "random-updates"),
+        writing,
     ]
 }
 

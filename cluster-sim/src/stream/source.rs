@@ -7,8 +7,8 @@ use auditstream::store::AuditLog as _;
 use auditstream::store::lmdb::{EnqueueError, LmdbStore};
 
 use super::{floor, mixed};
-use crate::clock;
 use crate::cli::{Load, SourceArgs};
+use crate::clock;
 use crate::fault::Fault;
 use crate::hash::ContentHash;
 use crate::input::Lines;

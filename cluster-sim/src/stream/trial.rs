@@ -7,12 +7,15 @@ use auditstream::sender::YieldPolicy;
 
 use super::mixed::origin_name;
 use super::progress::Progress;
-use crate::clock;
 use crate::cli::{Kill, Load, Receiver, policy_name};
+use crate::clock;
 use crate::fault::Fault;
 use crate::proc::{Child, Command, Event, PeerCounts, SenderCounts};
 use crate::records::ORIGINS;
 use crate::report::json::NodeContent;
+
+/// How often the worker is asked whether it has heard of every peer's end.
+const SETTLE_TICKS: u32 = 2500;
 
 /// What stays the same over the trials of a section.
 #[derive(Debug, Clone)]
@@ -103,7 +106,7 @@ pub(crate) async fn run(
     }
     let killed = catch_up(trial, &address, &mut peers, progress).await?;
     let seconds = started.elapsed().as_secs_f64();
-    let sender = source.ask(&Command::Counts, counted).await?;
+    let sender = settled_counts(source, trial).await?;
     let counts = peers.iter().map(|peer| peer.counts.unwrap_or_default()).collect();
     let written = match trial.writes {
         Some(records) => Some(write_while_following(source, &mut peers, records).await?),
@@ -264,6 +267,22 @@ pub(crate) async fn write(source: &mut Child, records: u64) -> Result<Written, F
         _ => None,
     };
     source.ask(&Command::Write { records }, answer).await
+}
+
+/// The worker's counters once it has heard of every peer's end: it publishes them after it has served a peer, and the
+/// last acknowledgement is what it serves last. Answers the last ones it has when that does not come.
+async fn settled_counts(source: &mut Child, trial: &Trial<'_>) -> Result<SenderCounts, Fault> {
+    let mut ticks = tokio::time::interval(Duration::from_millis(2));
+    let mut counts = SenderCounts::default();
+    for _ in 0..SETTLE_TICKS {
+        ticks.tick().await;
+        counts = source.ask(&Command::Counts, counted).await?;
+        let ended = counts.acknowledged.iter().filter(|acknowledged| **acknowledged >= trial.target).count();
+        if ended >= trial.peers {
+            break;
+        }
+    }
+    Ok(counts)
 }
 
 fn counted(event: Event) -> Option<SenderCounts> {

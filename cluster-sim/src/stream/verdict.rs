@@ -55,7 +55,9 @@ impl Invariants {
     pub(crate) fn trial(&mut self, place: &str, outcome: &Outcome, target: u64, hash: Option<&str>) {
         for (number, peer) in (1..).zip(&outcome.peers) {
             let chain = peer.received >= peer.applied && peer.applied >= peer.durable;
-            self.require(chain, || format!("{place}: peer-{number} has acknowledged more than it got: {peer:?}"));
+            self.require(chain, || {
+                format!("{place}: peer-{number} has acknowledged more than it got: {peer:?}")
+            });
             self.require(peer.position == target, || {
                 format!("{place}: peer-{number} is at {}, the source at {target}", peer.position)
             });
@@ -66,6 +68,11 @@ impl Invariants {
             let received: u64 = outcome.peers.iter().map(|peer| peer.received).sum();
             self.require(sent >= received, || {
                 format!("{place}: {received} entries were received, and only {sent} sent")
+            });
+        }
+        for acknowledged in &outcome.sender.acknowledged {
+            self.require(outcome.killed || *acknowledged == target, || {
+                format!("{place}: a peer acknowledged {acknowledged} as durable, the source is at {target}")
             });
         }
         for content in &outcome.contents {
@@ -80,7 +87,9 @@ impl Invariants {
         let least = 900.0 / peers as f64;
         match policy {
             YieldPolicy::PerRecord => self.require(yields >= least, || {
-                format!("{place}: per-record yields {yields:.1} times per 1,000 entries, fewer than {least:.0}")
+                format!(
+                    "{place}: per-record yields {yields:.1} times per 1,000 entries, fewer than {least:.0}"
+                )
             }),
             YieldPolicy::Budget => self.require(yields < 50.0, || {
                 format!("{place}: budget yields {yields:.1} times per 1,000 entries, not below 50")
@@ -133,7 +142,9 @@ struct Gate {
 impl Gate {
     fn at_most(&mut self, name: &str, value: Option<f64>, limit: f64) {
         match value {
-            Some(value) if value <= limit => self.held.push(format!("{name} is {value:.2}x, at most {limit}x")),
+            Some(value) if value <= limit => {
+                self.held.push(format!("{name} is {value:.2}x, at most {limit}x"))
+            }
             Some(value) => self.missed.push(format!("{name} is {value:.2}x, it must be at most {limit}x")),
             None => self.missed.push(format!("{name} was not measured")),
         }
@@ -171,7 +182,10 @@ fn shown(main: &Section, receiver: Receiver, cells: &Cells, peers: usize) -> Opt
         }
     };
     let (rate, goal) = (thousands(rate), thousands(goal));
-    Some(format!("{}, N = {peers}: {rate} records/s per peer ({whose}: {goal}; shown, not judged)", main.workload))
+    Some(format!(
+        "{}, N = {peers}: {rate} records/s per peer ({whose}: {goal}; shown, not judged)",
+        main.workload
+    ))
 }
 
 /// Why the machine is too noisy, when budget against budget says so.
@@ -227,7 +241,7 @@ mod tests {
         let content = NodeContent { node: "peer-1".to_owned(), hash: "aa".to_owned(), rows: 10 };
         Outcome {
             seconds: 1.0,
-            sender: SenderCounts { sent: vec![10], ..SenderCounts::default() },
+            sender: SenderCounts { sent: vec![10], acknowledged: vec![10], ..SenderCounts::default() },
             peers: vec![counts],
             contents: vec![content],
             killed: false,
@@ -272,6 +286,8 @@ mod tests {
         assert_eq!(broken(|outcome| outcome.peers[0].durable = 11), 1);
         assert_eq!(broken(|outcome| outcome.peers[0].applied = 11), 1);
         assert_eq!(broken(|outcome| outcome.sender.sent = vec![9]), 1);
+        assert_eq!(broken(|outcome| outcome.sender.acknowledged = vec![9]), 1);
+        assert_eq!(broken(|outcome| outcome.sender.acknowledged = vec![11]), 1);
         assert_eq!(broken(|outcome| outcome.contents[0].hash = "ab".to_owned()), 1);
         let mut invariants = Invariants::default();
         invariants.offers("here", 3, 2, 0);
