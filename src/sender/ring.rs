@@ -187,8 +187,9 @@ impl Ring {
     }
 
     fn budgeted_turn(&mut self, members: &mut dyn Members, clock: &dyn Clock) -> TurnEnd {
+        let mut now = clock.now();
         loop {
-            self.collect(members, clock.now());
+            self.collect(members, now);
             if self.ready() == 0 {
                 return TurnEnd::Wait { deadline: self.deadlines.first().map(|(deadline, _)| *deadline) };
             }
@@ -198,19 +199,24 @@ impl Ring {
                 self.turn_order_round();
                 return TurnEnd::Yield;
             }
-            self.serve_next(members, clock);
+            // Everything spends the budget, looking for the next sender too: many small shares would make the turn
+            // longer than it may be.
+            let after = self.serve_next(members, clock, now);
+            self.budget.charge(after.since(now));
+            now = after;
         }
     }
 
     /// The controls: every ready sender once, then the event loop.
     fn round(&mut self, members: &mut dyn Members, clock: &dyn Clock) -> TurnEnd {
-        self.collect(members, clock.now());
+        let mut now = clock.now();
+        self.collect(members, now);
         if self.ready() == 0 {
             return TurnEnd::Wait { deadline: self.deadlines.first().map(|(deadline, _)| *deadline) };
         }
         for _ in 0..self.ready() {
             self.budget.refill();
-            self.serve_next(members, clock);
+            now = self.serve_next(members, clock, now);
         }
         TurnEnd::Yield
     }
@@ -234,10 +240,11 @@ impl Ring {
         (self.budget.limit() / senders).max(QUANTUM_MIN).min(self.budget.limit())
     }
 
-    fn serve_next(&mut self, members: &mut dyn Members, clock: &dyn Clock) {
+    /// Serves the sender in front and gives the time after it.
+    fn serve_next(&mut self, members: &mut dyn Members, clock: &dyn Clock, now: Moment) -> Moment {
         let quantum = self.quantum();
         let from_fresh = !self.fresh.is_empty();
-        let Some(id) = self.fresh.front().or(self.ready.front()).copied() else { return };
+        let Some(id) = self.fresh.front().or_else(|| self.ready.front()).copied() else { return now };
         let slot = &mut self.slots[id.0];
         if slot.deficit <= 0 {
             slot.deficit += nanos(quantum);
@@ -245,18 +252,18 @@ impl Ring {
         if slot.deficit <= 0 {
             // It overshot by more than a share: it pays that back before it is served again.
             self.requeue_behind(id, from_fresh);
-            return;
+            return now;
         }
         let share = self.share(id, quantum);
         let mut turn = Turn::new(clock, self.policy, share, self.budget.remaining(), &mut self.scratch);
         let started = turn.now();
         let stopped = members.serve(id, &mut turn);
         let written = turn.written();
-        let worked = clock.now().since(started);
+        let after = clock.now();
         self.stats.quanta += 1;
-        self.budget.charge(worked);
-        self.slots[id.0].deficit -= self.charged_nanos(worked, written);
+        self.slots[id.0].deficit -= self.charged_nanos(after.since(started), written);
         self.place(id, from_fresh, &stopped);
+        after
     }
 
     #[cfg(not(any(test, feature = "testing")))]
@@ -358,5 +365,52 @@ fn nanos(duration: Duration) -> i64 {
 impl Default for Ring {
     fn default() -> Self {
         Self::new(YieldPolicy::default(), super::budget::BUDGET_DEDICATED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::super::session::Blocked;
+    use super::*;
+
+    /// Every look at it takes 10 us.
+    #[derive(Debug, Default)]
+    struct SlowClock(AtomicU64);
+
+    impl Clock for SlowClock {
+        fn now(&self) -> Moment {
+            Moment::from_nanos(self.0.fetch_add(10_000, Ordering::Relaxed))
+        }
+
+        fn wall_ms(&self) -> u64 {
+            0
+        }
+    }
+
+    /// A sender that has nothing to do and is woken again at once.
+    struct Restless(Option<MemberId>);
+
+    impl Members for Restless {
+        fn serve(&mut self, id: MemberId, _turn: &mut Turn<'_>) -> Stopped {
+            self.0 = Some(id);
+            Stopped::Blocked(Blocked::Socket)
+        }
+
+        fn collect_woken(&mut self, woken: &mut Vec<MemberId>) {
+            woken.extend(self.0.take());
+        }
+    }
+
+    #[test]
+    fn the_time_between_two_shares_is_charged_to_the_budget() {
+        let clock = SlowClock::default();
+        let mut ring = Ring::new(YieldPolicy::Budget, Duration::from_millis(2));
+        ring.join();
+        let started = clock.now();
+        assert_eq!(ring.turn(&mut Restless(None), &clock), TurnEnd::Yield);
+        let took = clock.now().since(started);
+        assert!(took <= Duration::from_micros(2_050), "the turn took {took:?} of a budget of 2 ms");
     }
 }
