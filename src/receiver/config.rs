@@ -14,6 +14,8 @@ pub struct ReceiveConfig {
     pub(super) decoded_segments: usize,
     pub(super) queued_bytes: usize,
     pub(super) queued_frames: usize,
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) acknowledges_early: bool,
 }
 
 impl Default for ReceiveConfig {
@@ -23,6 +25,8 @@ impl Default for ReceiveConfig {
             decoded_segments: 100,
             queued_bytes: 32 * 1024 * 1024,
             queued_frames: 512,
+            #[cfg(any(test, feature = "testing"))]
+            acknowledges_early: false,
         }
     }
 }
@@ -83,5 +87,14 @@ impl ReceiveConfig {
     #[must_use]
     pub const fn queue(&self) -> (usize, usize) {
         (self.queued_bytes, self.queued_frames)
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl ReceiveConfig {
+    /// The same settings with a fault planted: what was received is acknowledged as durable.
+    #[must_use]
+    pub const fn acknowledging_early(self) -> Self {
+        Self { acknowledges_early: true, ..self }
     }
 }

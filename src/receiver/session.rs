@@ -302,6 +302,11 @@ impl ReceiveSession {
     fn push_batch(&mut self, frames: Vec<Bytes>, boundary: Boundary) {
         let Phase::Streaming { source, log, filter } = &self.phase else { return };
         self.acknowledger.update(|current| current.received = boundary.sequence);
+        #[cfg(any(test, feature = "testing"))]
+        if self.config.acknowledges_early {
+            let at = boundary.sequence;
+            self.acknowledger.update(|current| (current.applied, current.durable) = (at, at));
+        }
         let position = Position { log: *log, boundary, filter: *filter };
         if frames.is_empty()
             && let Some(last) = self.decoded.back_mut()
@@ -356,7 +361,9 @@ impl ReceiveSession {
             Ok(applied) => {
                 self.stats.entries_changed += applied.changed;
                 self.stats.entries_unchanged += applied.unchanged;
-                if !matches!(self.phase, Phase::Off) {
+                if !matches!(self.phase, Phase::Off)
+                    && self.acknowledger.current().durable < boundary.sequence
+                {
                     self.acknowledger.update(|current| {
                         current.applied = boundary.sequence;
                         current.durable = boundary.sequence;

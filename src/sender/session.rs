@@ -305,6 +305,13 @@ impl SendSession {
         self.acknowledged = new;
     }
 
+    /// Whether it stands in the middle of a segment, and whether a frame is being filled.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub const fn place(&self) -> (bool, bool) {
+        (self.inside.is_some(), self.staged.is_some())
+    }
+
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn is_planted(&self, plant: Plant) -> bool {
         self.config.plant == Some(plant)

@@ -24,7 +24,9 @@ use crate::protocol::{
 pub use conflict::{Identity, Outcome};
 pub use hlc::{CLOCK_SKEW_MS_MAX, ClockSkew, Hlc};
 pub use limits::{LimitError, Limits};
-pub use memory::{MemoryStore, Row};
+#[cfg(any(test, feature = "testing"))]
+pub use memory::StorePlant;
+pub use memory::{MemorySnapshot, MemoryStore, Row};
 pub use notify::CommitNotifier;
 
 /// Why a log or a store cannot do what was asked.

@@ -102,7 +102,7 @@ fn apply_transaction(
             let entry = entry.map_err(|error| corrupt(batch, error))?;
             let (table, changed) = map_table(state, batch, entry.header.table)?;
             definitions_changed |= changed;
-            if takes_effect(state, &winner, table, &entry) {
+            if !waits(state, &entry) && takes_effect(state, &winner, table, &entry) {
                 applied.changed += 1;
                 winner.entries.push(EntryDraft {
                     ordinal: entry.header.ordinal,
@@ -133,11 +133,36 @@ fn takes_effect(state: &State, winner: &Winner<'_>, table: TableId, entry: &Entr
         return false;
     }
     if entry.header.kind == EntryKind::Message {
-        return !state.messages.contains(&identity);
+        return !state.messages.contains(&identity) || logs_duplicates(state);
     }
     let Some(row) = state.rows.get(&(table, entry.key.to_vec())) else { return true };
     let names = |a: OriginId, b: OriginId| state.origin_name(a).cmp(&state.origin_name(b));
-    identity.against(row.identity, names) == Outcome::Wins
+    match identity.against(row.identity, names) {
+        Outcome::Wins => true,
+        Outcome::Duplicate => logs_duplicates(state),
+        Outcome::Loses => false,
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+fn logs_duplicates(state: &State) -> bool {
+    state.planted.plant == Some(super::plant::StorePlant::LogDuplicate)
+}
+
+#[cfg(not(any(test, feature = "testing")))]
+const fn logs_duplicates(_state: &State) -> bool {
+    false
+}
+
+/// The planted fault that lets a part of a transaction wait.
+#[cfg(any(test, feature = "testing"))]
+const fn waits(state: &State, entry: &EntryRef<'_>) -> bool {
+    state.planted.halved && entry.header.ordinal % 2 == 1
+}
+
+#[cfg(not(any(test, feature = "testing")))]
+const fn waits(_state: &State, _entry: &EntryRef<'_>) -> bool {
+    false
 }
 
 fn map_table(state: &mut State, batch: &ApplyBatch, id: TableId) -> Result<(TableId, bool), StoreError> {

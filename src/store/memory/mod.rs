@@ -1,8 +1,11 @@
 //! A log and rows in memory: for tests, for the virtual cluster, and as the shortest example of a store.
 
 mod apply;
+#[cfg(any(test, feature = "testing"))]
+mod plant;
 mod state;
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,19 +16,28 @@ use bytes::Bytes;
 use crate::clock::Clock;
 use crate::protocol::{
     Boundary, Entry, EntryDraft, LogId, NodeName, OriginId, Position, SegmentRef, Sequence, TableDefinition,
-    TableId, TableName,
+    TableId, TableName, Version,
 };
 
 use super::{
-    Applier, ApplyBatch, ApplyDone, AuditLog, BoundaryAt, CommitNotifier, LimitError, Limits, ScanEnd,
+    Applier, ApplyBatch, ApplyDone, AuditLog, BoundaryAt, CommitNotifier, Hlc, LimitError, Limits, ScanEnd,
     StoreError,
 };
 
+#[cfg(not(any(test, feature = "testing")))]
+use apply::apply as submit_to;
+#[cfg(any(test, feature = "testing"))]
+pub use plant::StorePlant;
+#[cfg(any(test, feature = "testing"))]
+use plant::apply as submit_to;
 pub use state::Row;
 use state::State;
 
 /// Frames that are taken out of the lock at once during a scan.
 const SCAN_BATCH: usize = 64;
+
+/// How far versions jump when a log has lost its tail, in milliseconds.
+const RESTORED_VERSION_GAP_MS: u64 = 10_000;
 
 /// A store in memory. Every commit is visible and "durable" at once; nothing survives the process.
 ///
@@ -38,6 +50,16 @@ pub struct MemoryStore {
     head: AtomicU64,
     definitions_version: AtomicU64,
     notifier: CommitNotifier,
+}
+
+/// The content of a [`MemoryStore`] at one moment: see [`MemoryStore::snapshot`].
+#[derive(Clone)]
+pub struct MemorySnapshot(State);
+
+impl std::fmt::Debug for MemorySnapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("MemorySnapshot").field(&self.0.tail.end).finish()
+    }
 }
 
 impl std::fmt::Debug for MemoryStore {
@@ -85,9 +107,19 @@ impl MemoryStore {
     /// # Errors
     /// [`LimitError`] when it is over a limit; nothing was written then.
     pub fn append(&self, entries: &[Entry]) -> Result<Boundary, LimitError> {
-        let drafts: Vec<EntryDraft<'_>> =
-            (0_u32..).zip(entries).map(|(ordinal, entry)| entry.draft(ordinal)).collect();
-        self.limits.check_drafts(&drafts)?;
+        self.append_group(&[entries])
+    }
+
+    /// Writes several transactions of this node in one commit, so that they share segments: a group commit.
+    ///
+    /// # Errors
+    /// [`LimitError`] when one of them is over a limit; none was written then.
+    pub fn append_group(&self, transactions: &[&[Entry]]) -> Result<Boundary, LimitError> {
+        let mut drafts: Vec<Vec<EntryDraft<'_>>> = Vec::with_capacity(transactions.len());
+        for entries in transactions {
+            drafts.push((0_u32..).zip(*entries).map(|(ordinal, entry)| entry.draft(ordinal)).collect());
+        }
+        drafts.iter().try_for_each(|entries| self.limits.check_drafts(entries))?;
         let boundary = {
             let mut state = self.state();
             let boundary = state.append_own(&drafts, self.clock.wall_ms());
@@ -110,9 +142,43 @@ impl MemoryStore {
         self.state().rows()
     }
 
+    /// Every row with its version and origin, deleted ones as tombstones: what has to be equal on two nodes that
+    /// follow each other.
+    #[must_use]
+    pub fn all_rows(&self) -> BTreeMap<(TableName, Vec<u8>), Row> {
+        self.state().all_rows()
+    }
+
+    /// A copy of everything that the store holds now.
+    #[must_use]
+    pub fn snapshot(&self) -> MemorySnapshot {
+        MemorySnapshot(self.state().clone())
+    }
+
+    /// A store with the content of `snapshot`, as after an unclean stop that lost the log's tail: `log_id` has to be
+    /// a new one, since the sequences after the snapshot are given out a second time. Versions go on 10 s later than
+    /// they would, so that none is given out twice.
+    #[must_use]
+    pub fn restore(snapshot: MemorySnapshot, log_id: LogId, clock: Arc<dyn Clock>) -> Self {
+        let mut state = snapshot.0;
+        state.failed_sources.clear();
+        // The lost tail may have used the versions that would come next, and peers may have them.
+        let latest = state.hlc.latest();
+        state.hlc = Hlc::after(Version::new(latest.ms() + RESTORED_VERSION_GAP_MS, latest.counter()));
+        Self {
+            clock,
+            log_id,
+            limits: Limits::default(),
+            head: AtomicU64::new(state.tail.end.sequence.get()),
+            state: Mutex::new(state),
+            definitions_version: AtomicU64::new(0),
+            notifier: CommitNotifier::default(),
+        }
+    }
+
     /// How many entries of one transaction were logged, by origin and version, for checks of exactly-once.
     #[must_use]
-    pub fn logged(&self) -> Vec<(NodeName, crate::protocol::Version, u32)> {
+    pub fn logged(&self) -> Vec<(NodeName, Version, u32)> {
         self.state().logged()
     }
 }
@@ -184,7 +250,7 @@ impl Applier for MemoryStore {
     fn submit(&self, batch: ApplyBatch, done: ApplyDone) {
         let result = {
             let mut state = self.state();
-            let (result, definitions_changed) = apply::apply(&mut state, &batch, self.clock.wall_ms());
+            let (result, definitions_changed) = submit_to(&mut state, &batch, self.clock.wall_ms());
             self.head.store(state.tail.end.sequence.get(), Ordering::Release);
             if definitions_changed {
                 self.definitions_version.fetch_add(1, Ordering::AcqRel);
@@ -193,5 +259,61 @@ impl Applier for MemoryStore {
         };
         self.notifier.notify();
         done(result);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Moment;
+
+    struct Stopped;
+
+    impl Clock for Stopped {
+        fn now(&self) -> Moment {
+            Moment::START
+        }
+
+        fn wall_ms(&self) -> u64 {
+            1_000
+        }
+    }
+
+    fn store() -> (MemoryStore, Entry) {
+        let node = NodeName::new("node").expect("a name");
+        let store = MemoryStore::new(node, LogId::from_bytes([1; 16]), Arc::new(Stopped));
+        let table = store.define_table(&TableName::new("t").expect("a name"), Bytes::new()).expect("room");
+        (store, Entry::put(table, "key", "value"))
+    }
+
+    #[test]
+    fn a_group_shares_a_segment_and_keeps_its_transactions_apart() {
+        let (store, entry) = store();
+        let one = [entry.clone(), entry];
+        store.append_group(&[&one, &one, &one]).expect("within the limits");
+        let mut found = Vec::new();
+        let end = store.scan(Sequence::ZERO, &mut |segment| {
+            found.push((segment.header().transactions, segment.header().entries));
+            ControlFlow::Continue(())
+        });
+        assert_eq!(end.ok(), Some(ScanEnd::Drained));
+        assert_eq!(found, [(3, 6)]);
+        let versions: std::collections::BTreeSet<_> =
+            store.logged().into_iter().map(|(_, version, _)| version).collect();
+        assert_eq!(versions.len(), 3);
+    }
+
+    #[test]
+    fn a_restored_store_gives_out_no_version_twice() {
+        let (store, entry) = store();
+        store.append(std::slice::from_ref(&entry)).expect("within the limits");
+        let snapshot = store.snapshot();
+        let lost = store.append(std::slice::from_ref(&entry)).expect("within the limits");
+        let restored = MemoryStore::restore(snapshot, LogId::from_bytes([2; 16]), Arc::new(Stopped));
+        assert_eq!(restored.head(), Sequence::new(1), "the tail is lost");
+        let again = restored.append(std::slice::from_ref(&entry)).expect("within the limits");
+        assert_eq!(again.sequence, lost.sequence);
+        assert!(again.stamp.version > lost.stamp.version);
+        assert_ne!(restored.log_id(), store.log_id());
     }
 }

@@ -28,6 +28,7 @@ pub(super) struct StoredRow {
     pub(super) value: Option<Bytes>,
 }
 
+#[derive(Clone)]
 pub(super) struct State {
     pub(super) origins: Vec<NodeName>,
     pub(super) tables: Vec<TableDefinition>,
@@ -38,6 +39,8 @@ pub(super) struct State {
     pub(super) messages: BTreeSet<Identity>,
     pub(super) positions: BTreeMap<NodeName, Position>,
     pub(super) failed_sources: BTreeSet<NodeName>,
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) planted: super::plant::Planted,
 }
 
 impl State {
@@ -52,6 +55,8 @@ impl State {
             messages: BTreeSet::new(),
             positions: BTreeMap::new(),
             failed_sources: BTreeSet::new(),
+            #[cfg(any(test, feature = "testing"))]
+            planted: super::plant::Planted::default(),
         }
     }
 
@@ -91,12 +96,16 @@ impl State {
         self.tables.get(usize::from(id.0))
     }
 
-    pub(super) fn append_own(&mut self, entries: &[EntryDraft<'_>], wall_ms: u64) -> Boundary {
-        let (origin, version) = (OriginId(0), self.hlc.tick(wall_ms));
-        for entry in entries {
-            self.write_row(entry, Identity { origin, version, ordinal: entry.ordinal });
+    pub(super) fn append_own(&mut self, transactions: &[Vec<EntryDraft<'_>>], wall_ms: u64) -> Boundary {
+        let mut drafts = Vec::with_capacity(transactions.len());
+        for entries in transactions {
+            let (origin, version) = (OriginId(0), self.hlc.tick(wall_ms));
+            for entry in entries {
+                self.write_row(entry, Identity { origin, version, ordinal: entry.ordinal });
+            }
+            drafts.push(TransactionDraft { origin, version, entries });
         }
-        self.append_log(&[TransactionDraft { origin, version, entries }], wall_ms);
+        self.append_log(&drafts, wall_ms);
         self.tail.end
     }
 
@@ -164,6 +173,16 @@ impl State {
             .collect();
         rows.sort_unstable();
         rows
+    }
+
+    pub(super) fn all_rows(&self) -> BTreeMap<(TableName, Vec<u8>), Row> {
+        let row = |((table, key), row): (&(TableId, Vec<u8>), &StoredRow)| {
+            let name = self.table(*table)?.name.clone();
+            let origin = self.origin_name(row.identity.origin)?.clone();
+            let row = Row { value: row.value.clone(), origin, version: row.identity.version };
+            Some(((name, key.clone()), row))
+        };
+        self.rows.iter().filter_map(row).collect()
     }
 
     pub(super) fn logged(&self) -> Vec<(NodeName, Version, u32)> {
