@@ -6,3 +6,5 @@ pub mod protocol;
 pub mod receiver;
 pub mod sender;
 pub mod store;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
