@@ -1,5 +1,15 @@
 //! Starts auditstream nodes on loopback and measures them. `cluster-sim --help` says how.
 
+/// Prints a line; whoever has stopped reading has seen enough, and that is no reason to fail.
+macro_rules! say {
+    ($($part:tt)*) => {{
+        let _nobody_reads = std::io::Write::write_fmt(
+            &mut std::io::stdout().lock(),
+            format_args!("{}\n", format_args!($($part)*)),
+        );
+    }};
+}
+
 mod cli;
 mod clock;
 mod dump;

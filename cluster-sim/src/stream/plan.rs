@@ -130,7 +130,7 @@ fn side_loads(main: &Section, mode: Mode, variants: &[YieldPolicy]) -> Vec<Secti
         variants: Vec::new(),
         trials: main.trials,
         against_itself: false,
-        writes: Some((main.records / 5).max(1)),
+        writes: Some((main.records / 10).max(1)),
         floor: false,
     };
     vec![

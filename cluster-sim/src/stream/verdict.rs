@@ -34,6 +34,8 @@ pub(crate) struct Verdict {
 pub(crate) struct Invariants {
     pub(crate) broken: Vec<String>,
     pub(crate) checked: u64,
+    /// What happened on the way that a reader wants to know.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Invariants {
@@ -105,6 +107,7 @@ pub(crate) fn judge(plan: &Plan, receiver: Receiver, cells: &Cells, invariants: 
         return verdict("broken", EXIT_BROKEN, invariants.broken.clone());
     }
     let mut reasons = vec![format!("{} checks of invariants held", invariants.checked)];
+    reasons.extend(invariants.notes.iter().cloned());
     let main = plan.main().filter(|_| plan.mode != Mode::Quick);
     let Some(main) = main else {
         reasons.push("a quick run judges invariants only".to_owned());
