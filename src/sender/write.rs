@@ -3,6 +3,8 @@
 use std::ops::ControlFlow;
 
 use crate::protocol::CloseReason;
+#[cfg(any(test, feature = "testing"))]
+use crate::protocol::Sequence;
 
 use super::output::Written;
 use super::pump::{Flow, Pump};
