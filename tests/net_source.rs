@@ -13,15 +13,14 @@ use std::time::Duration;
 
 use auditstream::net::{Dialer, DialerConfig, DialerHandle, DialerState, KeepaliveConfig, Transport};
 use auditstream::protocol::{
-    Boundary, CloseCode, Dictionary, Fingerprint, Frame, FrameKind, Hello, LogId, Message, NodeName,
-    OriginId, Position, RefuseReason, Sequence, Stamp, Subscription, TableDefinition, TableId, TableName,
-    Version,
+    Boundary, CloseCode, Dictionary, Fingerprint, Hello, LogId, Message, NodeName, OriginId, Position,
+    RefuseReason, Sequence, Stamp, Subscription, TableDefinition, TableId, TableName, Version,
 };
 use auditstream::receiver::ReceiveConfig;
 use auditstream::store::{Applied, Applier, ApplyBatch, ApplyDone, AuditLog, StoreError};
 use common::{Node, RawPeer, follow, node_name, until};
 use peer_support::{TokioClock, closed};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -316,9 +315,19 @@ impl Applier for Stuck {
     }
 }
 
-/// A source that writes `stream` whatever it is told, while nothing is applied. Gives the bytes that went out until nothing
-/// moved any more, and how many frames were applied in the end.
-async fn pours(stream: Vec<u8>) -> (usize, usize) {
+/// What came of a source that wrote whatever it was told.
+struct Poured {
+    /// Bytes that went out until nothing moved any more.
+    most: usize,
+    /// Frames applied in the end.
+    applied: usize,
+    /// What the source was told.
+    heard: Vec<Message>,
+    state: DialerState,
+}
+
+/// A source that writes `stream` while nothing is applied; then everything is let go.
+async fn pours(stream: Vec<u8>) -> Poured {
     let (ours, theirs) = tokio::io::duplex(1000);
     let theirs = Mutex::new(Some(theirs));
     let connect = move || -> common::Connecting {
@@ -329,32 +338,30 @@ async fn pours(stream: Vec<u8>) -> (usize, usize) {
     let receive = ReceiveConfig::default().with_record_concurrency(2).unwrap();
     let receive = receive.with_decoded_segments(2).unwrap().with_queue(64 * 1024, 16).unwrap();
     let config = DialerConfig::default().with_receive(receive);
-    let dialer = Dialer::with_connector(
-        connect,
-        node_name("peer"),
-        stuck.clone(),
-        Subscription::all(),
-        TokioClock::shared(),
-        config,
-    );
+    let (name, applier, clock) = (node_name("peer"), stuck.clone(), TokioClock::shared());
+    let dialer = Dialer::with_connector(connect, name, applier, Subscription::all(), clock, config);
     let (handle, stop) = (dialer.handle(), CancellationToken::new());
     let dialing = tokio::spawn(dialer.run(stop.clone()));
     let mut source = RawPeer::over(ours);
     source.send(&Message::Hello(Hello::new(node_name("source")))).await;
     assert!(matches!(source.next_message().await, Some(Message::Hello(_))));
     assert!(matches!(source.next_message().await, Some(Message::Subscribe { .. })));
-    let (mut reading, mut writing) = tokio::io::split(source.stream);
+    let (reading, mut writing) = tokio::io::split(source.stream);
+    let mut reading = RawPeer::over(tokio::io::join(reading, tokio::io::sink()));
     let listening = tokio::spawn(async move {
         let mut heard = Vec::new();
-        reading.read_to_end(&mut heard).await.unwrap();
+        while let Some(message) = reading.next_message().await {
+            heard.push(message);
+        }
         heard
     });
     let written = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&written);
     let pouring = tokio::spawn(async move {
         let mut rest = &stream[..];
-        while !rest.is_empty() {
-            let count = writing.write(rest).await.unwrap();
+        while let Ok(count) = writing.write(rest).await
+            && count > 0
+        {
             counted.fetch_add(count, Ordering::Relaxed);
             rest = &rest[count..];
         }
@@ -366,20 +373,25 @@ async fn pours(stream: Vec<u8>) -> (usize, usize) {
     stuck.let_go();
     let writing = pouring.await.unwrap();
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(handle.status().state, DialerState::Streaming, "{:?}", handle.status());
+    let state = handle.status().state;
     stop.cancel();
     dialing.await.unwrap();
     drop(writing);
-    let mut heard = bytes::BytesMut::from(&listening.await.unwrap()[..]);
-    let mut flow = Vec::new();
-    while let Some(frame) = auditstream::protocol::decode_frame(&mut heard).unwrap() {
-        if let Frame::Message(message @ (Message::Pause | Message::Resume)) = frame {
-            flow.push(message.kind());
-        }
+    let heard = listening.await.unwrap();
+    Poured { most, applied: stuck.applied.load(Ordering::Relaxed), heard, state }
+}
+
+impl Poured {
+    fn is_bounded_and_complete(&self, frames: usize) {
+        let Self { most, applied, heard, state } = self;
+        println!("{most} bytes taken in");
+        assert!(*most <= HELD_BYTES_MAX, "{most} bytes taken in while nothing was applied");
+        assert_eq!(*applied, frames);
+        assert_eq!(*state, DialerState::Streaming);
+        let mut flow = heard.iter().filter(|message| matches!(message, Message::Pause | Message::Resume));
+        assert_eq!(flow.next(), Some(&Message::Pause), "it was told to pause");
+        assert_eq!(flow.next_back(), Some(&Message::Resume), "and to go on at last");
     }
-    assert_eq!(flow.first(), Some(&FrameKind::PAUSE), "it was told to pause");
-    assert_eq!(flow.last(), Some(&FrameKind::RESUME), "and to go on at last");
-    (most, stuck.applied.load(Ordering::Relaxed))
 }
 
 /// What a receiver may hold then: twice the queue, what is decoded and open, and what it reads at once.
@@ -392,10 +404,7 @@ async fn a_source_that_ignores_a_pause_is_left_unread_and_all_arrives_in_the_end
     let frames = segments(&source);
     let stream = [bytes(&accepted(Boundary::START)), names(), frames.concat()].concat();
     assert!(stream.len() > 2 * HELD_BYTES_MAX);
-    let (most, applied) = pours(stream).await;
-    println!("{most} bytes taken in");
-    assert!(most <= HELD_BYTES_MAX, "{most} bytes taken in while nothing was applied");
-    assert_eq!(applied, frames.len());
+    pours(stream).await.is_bounded_and_complete(frames.len());
 }
 
 #[tokio::test(start_paused = true)]
@@ -404,8 +413,19 @@ async fn names_between_the_entries_open_no_way_around_the_bounds() {
     source.fill(0..1000, 4000);
     let frames = segments(&source);
     let with_names: Vec<_> = frames.iter().map(|frame| [names(), frame.clone()].concat()).collect();
-    let (most, applied) = pours([bytes(&accepted(Boundary::START)), with_names.concat()].concat()).await;
-    println!("{most} bytes taken in");
-    assert!(most <= HELD_BYTES_MAX, "{most} bytes taken in while nothing was applied");
-    assert_eq!(applied, frames.len());
+    let stream = [bytes(&accepted(Boundary::START)), with_names.concat()].concat();
+    pours(stream).await.is_bounded_and_complete(frames.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lie_that_is_found_during_a_pause_is_answered_with_the_last_frame() {
+    let source = Node::new("source");
+    source.fill(0..100, 4000);
+    let mut frames = segments(&source);
+    *frames.last_mut().unwrap().last_mut().unwrap() ^= 1;
+    let stream = [bytes(&accepted(Boundary::START)), names(), frames.concat()].concat();
+    let poured = pours(stream).await;
+    assert!(poured.heard.contains(&Message::Pause), "{:?}", poured.heard);
+    let last = poured.heard.last();
+    assert!(matches!(last, Some(Message::Close { code: CloseCode::Protocol, .. })), "{:?}", poured.heard);
 }

@@ -228,6 +228,9 @@ impl ReceiveSession {
     fn advance(&mut self, now: Moment, committed: bool) {
         if self.closed.is_none() {
             while self.decoded.len() <= self.config.decoded_segments && self.decode_next() {}
+        }
+        // What was found in the queue may have ended the stream: nothing follows the close frame.
+        if self.closed.is_none() {
             self.submit();
             self.pace(committed);
         }
