@@ -77,6 +77,8 @@ pub(super) struct Served {
     input: BytesMut,
     pub(super) keepalive: Keepalive,
     waker: Waker,
+    /// Whether the transport had no room when it was written to last.
+    stalled: bool,
     pub(super) stats: Arc<Mutex<ConnectionStats>>,
     /// Set once the last frame is out: until then the other side's end is awaited, so that its unread bytes do not turn the
     /// close into a reset that would take the last frame along.
@@ -110,6 +112,7 @@ impl Served {
             input,
             keepalive: Keepalive::new(keepalive, now),
             waker,
+            stalled: false,
             stats: Arc::new(Mutex::new(stats)),
             draining: None,
             closing: None,
@@ -132,7 +135,10 @@ impl Served {
     fn write(&mut self, cx: &mut Context<'_>, turn: &mut Turn<'_>) -> Stopped {
         let mut output = TransportOutput { transport: &mut self.transport, cx, progressed: false };
         let stopped = self.session.pump(&*self.log, &mut output, turn);
-        if output.progressed {
+        let progressed = output.progressed;
+        let was_stalled = std::mem::replace(&mut self.stalled, stopped == Stopped::Blocked(Blocked::Socket));
+        // Room that was there before says nothing of the peer: buffers on the way take pings for long after it is gone.
+        if was_stalled && progressed {
             self.keepalive.on_accepted(turn.now());
         }
         match self.transport.poll_flush(cx) {

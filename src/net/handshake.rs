@@ -80,7 +80,7 @@ pub async fn accept(
     source: &Source,
     deadline: Duration,
 ) -> Result<Connection, AcceptError> {
-    let mut greeting = Greeting { transport, input: BytesMut::new() };
+    let mut greeting = Greeting { transport, input: BytesMut::new(), in_frame: false };
     let greeted = match tokio::time::timeout(deadline, greeting.run(source)).await {
         Ok(greeted) => greeted,
         Err(_) => Err(AcceptError::Timeout(deadline)),
@@ -102,6 +102,8 @@ pub async fn accept(
 struct Greeting {
     transport: Transport,
     input: BytesMut,
+    /// Whether a frame was begun and not finished: the deadline may cut it off, and nothing may follow it then.
+    in_frame: bool,
 }
 
 impl Greeting {
@@ -168,7 +170,9 @@ impl Greeting {
     async fn say(&mut self, message: &Message) -> Result<(), AcceptError> {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
+        self.in_frame = true;
         self.stream().write_all(&bytes).await?;
+        self.in_frame = false;
         self.stream().flush().await?;
         Ok(())
     }
@@ -177,6 +181,7 @@ impl Greeting {
     async fn say_goodbye(&mut self, error: &AcceptError) {
         let code = match error {
             AcceptError::Closed(_) | AcceptError::Io(_) => return,
+            _ if self.in_frame => return,
             AcceptError::Timeout(_) => CloseCode::Timeout,
             AcceptError::Refused(_) => CloseCode::Normal,
             AcceptError::Store(_) => CloseCode::Store,

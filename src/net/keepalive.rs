@@ -20,7 +20,8 @@ impl Default for KeepaliveConfig {
 
 impl KeepaliveConfig {
     /// A ping after `interval` without a byte from the peer (30 s), and the end after `timeout` (60 s) in which it
-    /// neither sent a byte nor took one. A peer that reads slowly but steadily is never given up.
+    /// neither sent a byte nor, while the connection was full, made room for one. A peer that reads slowly but steadily is
+    /// never given up; one that is gone is, though the buffers on the way to it still take pings.
     ///
     /// # Errors
     /// Below 10 ms or above an hour, or a timeout below the interval: the ping would never be answered in time.
@@ -65,6 +66,7 @@ impl Keepalive {
         self.received = now;
     }
 
+    /// The other side made room in a full connection.
     pub(super) const fn on_accepted(&mut self, now: Moment) {
         self.accepted = now;
     }

@@ -41,6 +41,8 @@ pub(super) struct Receiving<'a> {
     input: BytesMut,
     answers: (mpsc::UnboundedSender<Answer>, mpsc::UnboundedReceiver<Answer>),
     sleep: Option<Pin<Box<Sleep>>>,
+    /// Whether the transport had no room when it was written to last.
+    stalled: bool,
     ended: Option<(CloseReason, Moment)>,
     /// Called after every step, for whoever shows the status.
     observe: &'a mut (dyn FnMut(&ReceiveSession) + Send),
@@ -67,6 +69,7 @@ impl<'a> Receiving<'a> {
             input: BytesMut::new(),
             answers: mpsc::unbounded_channel(),
             sleep: None,
+            stalled: false,
             ended: None,
             observe,
         }
@@ -163,10 +166,16 @@ impl<'a> Receiving<'a> {
         let mut any = false;
         while !self.session.output().is_empty() {
             match self.transport.poll_write(cx, self.session.output()) {
-                Poll::Pending => break,
+                Poll::Pending => {
+                    self.stalled = true;
+                    break;
+                }
                 Poll::Ready(Ok(count)) if count > 0 => {
                     self.session.output().drain(..count);
-                    self.keepalive.on_accepted(self.clock.now());
+                    // Room that was there before says nothing of the source.
+                    if std::mem::take(&mut self.stalled) {
+                        self.keepalive.on_accepted(self.clock.now());
+                    }
                     any = true;
                 }
                 Poll::Ready(Ok(_)) => self.disconnected("the stream takes no more bytes"),

@@ -169,12 +169,13 @@ impl Worker {
             self.connections.take_commands(&mut self.ring);
             let end = self.ring.turn(&mut self.connections, &*self.clock);
             self.connections.remove_closed(&mut self.ring);
+            // Whether there was a rest or not: a busy sender must not keep a dead one alive.
+            let next_check = self.connections.check_alive(&mut self.ring);
             let TurnEnd::Wait { deadline } = end else { return Poll::Ready(Turned::Yield) };
             if self.connections.is_done() {
                 return Poll::Ready(Turned::Done);
             }
             // The waiter is registered before the last look at the logs: no commit is missed.
-            let next_check = self.connections.check_alive(&mut self.ring);
             if self.connections.register_for_commits(cx.waker()) || self.ring.ready() > 0 {
                 continue;
             }

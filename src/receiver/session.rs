@@ -13,47 +13,10 @@ use crate::protocol::{
 use crate::store::{Applied, ApplyBatch, ApplyError, PeerDictionary};
 
 use super::acknowledge::Acknowledger;
+use super::action::{ReceiveAction, ReceiveStats, Ticket};
 use super::config::ReceiveConfig;
 use super::pacing::{Load, Pacing, PauseReason};
 use super::staging::Staging;
-
-/// Names one batch between [`ReceiveAction::Apply`] and [`ReceiveSession::on_applied`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(u64);
-
-/// What whoever drives the session has to do next.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum ReceiveAction {
-    /// The source said who it is. Look up the position stored for it and call [`ReceiveSession::subscribe`].
-    Greeted(NodeName),
-    /// Hand the batch to the applier, and its answer to [`ReceiveSession::on_applied`].
-    Apply(Ticket, ApplyBatch),
-    /// The stream is over. Write what is left in the output, wait for the open tickets, and close.
-    Closed(CloseReason),
-}
-
-/// Counters of one session. They only rise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct ReceiveStats {
-    /// Entries received.
-    pub entries_received: u64,
-    /// Segment frames received.
-    pub segments_received: u64,
-    /// Positions received without data.
-    pub sequence_updates: u64,
-    /// Signs of life inside a large transaction.
-    pub progress_frames: u64,
-    /// Entries that changed something.
-    pub entries_changed: u64,
-    /// Entries that were there already, or lost against a newer version.
-    pub entries_unchanged: u64,
-    /// Pause frames sent.
-    pub pauses: u64,
-    /// Acknowledgements sent.
-    pub acknowledgements: u64,
-}
 
 #[derive(Debug)]
 enum Phase {
@@ -89,7 +52,7 @@ pub struct ReceiveSession {
     actions: VecDeque<ReceiveAction>,
     dictionary: Arc<PeerDictionary>,
     dictionary_bytes: usize,
-    /// Segment frames and positions that came in and were not looked into yet.
+    /// Segment frames, names and positions that came in and were not looked into yet.
     queued: VecDeque<Queued>,
     queued_bytes: usize,
     staging: Staging,
@@ -107,7 +70,19 @@ pub struct ReceiveSession {
 #[derive(Debug)]
 enum Queued {
     Segment(Bytes),
+    Dictionary(Dictionary),
     Position(Boundary),
+}
+
+impl Queued {
+    /// What it holds in memory besides itself.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Segment(frame) => frame.len(),
+            Self::Dictionary(Dictionary::Table(_, table)) => table.definition.len(),
+            Self::Dictionary(Dictionary::Origin(..)) | Self::Position(_) => 0,
+        }
+    }
 }
 
 impl ReceiveSession {
@@ -169,11 +144,8 @@ impl ReceiveSession {
                 self.on_accepted(log, start, filter)
             }
             Message::Refused { reason, text, .. } => self.on_refused(reason, text),
-            Message::Dictionary(dictionary) => {
-                // Batches that are under way keep the names that they were decoded with.
-                self.drain_queue();
-                self.learn(dictionary);
-            }
+            // In its place: what was sent before it keeps the names that it was sent with.
+            Message::Dictionary(dictionary) => self.enqueue(Queued::Dictionary(dictionary)),
             Message::SequenceUpdate(boundary) => {
                 self.stats.sequence_updates += 1;
                 self.enqueue(Queued::Position(boundary));
@@ -244,12 +216,10 @@ impl ReceiveSession {
         if !matches!(self.phase, Phase::Streaming { .. }) {
             return self.close(Close::new(
                 CloseCode::Protocol,
-                "entries or positions before the stream was accepted",
+                "entries, names or positions before the stream was accepted",
             ));
         }
-        if let Queued::Segment(frame) = &queued {
-            self.queued_bytes += frame.len();
-        }
+        self.queued_bytes += queued.bytes();
         self.queued.push_back(queued);
     }
 
@@ -269,18 +239,16 @@ impl ReceiveSession {
         }
     }
 
-    fn drain_queue(&mut self) {
-        while self.closed.is_none() && self.decode_next() {}
-    }
-
     /// Looks into the next frame of the queue; false when there is none.
     fn decode_next(&mut self) -> bool {
         let Some(queued) = self.queued.pop_front() else { return false };
+        self.queued_bytes -= queued.bytes();
         let result = match queued {
             Queued::Position(boundary) => self.staging.position(boundary),
-            Queued::Segment(frame) => {
-                self.queued_bytes -= frame.len();
-                self.decode_segment(frame)
+            Queued::Segment(frame) => self.decode_segment(frame),
+            Queued::Dictionary(dictionary) => {
+                self.learn(dictionary);
+                Ok(None)
             }
         };
         match result {

@@ -16,7 +16,7 @@ use auditstream::protocol::{
 use auditstream::sender::SendConfig;
 use auditstream::store::MemoryStore;
 use bytes::BytesMut;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 pub(crate) type Connecting = Pin<Box<dyn Future<Output = std::io::Result<Transport>> + Send>>;
@@ -82,14 +82,35 @@ pub(crate) async fn until(mut holds: impl FnMut() -> bool) {
 }
 
 /// A peer that speaks the protocol by hand.
-pub(crate) struct RawPeer {
-    pub(crate) stream: TcpStream,
+pub(crate) struct RawPeer<S = TcpStream> {
+    pub(crate) stream: S,
     pub(crate) input: BytesMut,
 }
 
 impl RawPeer {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
-        Self { stream: TcpStream::connect(address).await.unwrap(), input: BytesMut::new() }
+        Self::over(TcpStream::connect(address).await.unwrap())
+    }
+
+    /// Says hello as `name` and subscribes; the answers up to the acceptance are read.
+    pub(crate) async fn subscribe(address: SocketAddr, name: &str, subscription: Subscription) -> Self {
+        let mut peer = Self::connect(address).await;
+        peer.ask(name, subscription).await;
+        peer
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> RawPeer<S> {
+    pub(crate) fn over(stream: S) -> Self {
+        Self { stream, input: BytesMut::new() }
+    }
+
+    /// Says hello as `name` and subscribes; the answers up to the acceptance are read.
+    pub(crate) async fn ask(&mut self, name: &str, subscription: Subscription) {
+        self.send(&Message::Hello(Hello::new(node_name(name)))).await;
+        self.send(&Message::Subscribe { id: 1, subscription }).await;
+        assert!(matches!(self.next_message().await, Some(Message::Hello(_))));
+        assert!(matches!(self.next_message().await, Some(Message::Accepted { id: 1, .. })));
     }
 
     pub(crate) async fn send_bytes(&mut self, bytes: &[u8]) {
@@ -121,15 +142,5 @@ impl RawPeer {
             Frame::Message(message) => Some(message),
             other => panic!("a message was expected: {other:?}"),
         }
-    }
-
-    /// Says hello as `name` and subscribes; the answers up to the acceptance are read.
-    pub(crate) async fn subscribe(address: SocketAddr, name: &str, subscription: Subscription) -> Self {
-        let mut peer = Self::connect(address).await;
-        peer.send(&Message::Hello(Hello::new(node_name(name)))).await;
-        peer.send(&Message::Subscribe { id: 1, subscription }).await;
-        assert!(matches!(peer.next_message().await, Some(Message::Hello(_))));
-        assert!(matches!(peer.next_message().await, Some(Message::Accepted { id: 1, .. })));
-        peer
     }
 }

@@ -204,6 +204,12 @@ impl Connections {
     }
 }
 
+impl Drop for Connections {
+    fn drop(&mut self) {
+        self.shared.end();
+    }
+}
+
 impl Members for Connections {
     fn serve(&mut self, id: MemberId, turn: &mut Turn<'_>) -> Stopped {
         let Some(served) = self.served.get_mut(id.0).and_then(Option::as_mut) else {

@@ -23,16 +23,30 @@ pub(super) enum Command {
 }
 
 /// Wakers and handles on one side, the pump task on the other.
-#[derive(Default)]
 pub(in crate::net) struct Shared {
     pub(super) task: AtomicWaker,
-    commands: Mutex<Vec<Command>>,
+    /// `None` once the worker has ended: what it is given then is dropped.
+    commands: Mutex<Option<Vec<Command>>>,
     woken: Mutex<Vec<MemberId>>,
     pub(super) connections: Mutex<BTreeMap<MemberId, Arc<Mutex<ConnectionStats>>>>,
     turns: Mutex<Turns>,
     /// Connections that were given to the worker and have not ended.
     pub(super) placed: AtomicUsize,
     handles: AtomicUsize,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            task: AtomicWaker::new(),
+            commands: Mutex::new(Some(Vec::new())),
+            woken: Mutex::default(),
+            connections: Mutex::default(),
+            turns: Mutex::default(),
+            placed: AtomicUsize::new(0),
+            handles: AtomicUsize::new(0),
+        }
+    }
 }
 
 impl std::fmt::Debug for Shared {
@@ -67,12 +81,36 @@ impl Shared {
     }
 
     fn send(&self, command: Command) {
-        lock(&self.commands).push(command);
+        let refused = match &mut *lock(&self.commands) {
+            Some(commands) => {
+                commands.push(command);
+                None
+            }
+            None => Some(command),
+        };
+        if let Some(command) = refused {
+            self.forget(&command);
+        }
         self.task.wake();
     }
 
     pub(super) fn take_commands(&self) -> Vec<Command> {
-        std::mem::take(&mut *lock(&self.commands))
+        lock(&self.commands).as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The worker has ended: its connections are gone, and so is whatever it was given and did not take in.
+    pub(super) fn end(&self) {
+        let left = lock(&self.commands).take();
+        left.iter().flatten().for_each(|command| self.forget(command));
+        let served = std::mem::take(&mut *lock(&self.connections)).len();
+        self.placed.fetch_sub(served, Ordering::AcqRel);
+    }
+
+    /// A connection that no worker takes in is not counted any more.
+    fn forget(&self, command: &Command) {
+        if let Command::Add(_) = command {
+            self.placed.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
     pub(super) fn has_handles(&self) -> bool {
