@@ -70,7 +70,7 @@ fn stream(args: &StreamArgs) -> anyhow::Result<u8> {
     let code = runtime()?.block_on(unless_interrupted(stream::run(args)))?;
     code.map_or_else(
         || {
-            eprintln!("\ninterrupted: the nodes were stopped and nothing was kept");
+            eprintln!("\ninterrupted: the nodes were stopped; what lies under --out is not complete");
             Ok(EXIT_INTERRUPTED)
         },
         |code| Ok(code?),
