@@ -24,7 +24,8 @@ pub(super) fn apply(
     wall_ms: u64,
 ) -> (Result<Applied, ApplyError>, bool) {
     let (mut applied, mut definitions_changed) = (Applied::default(), false);
-    let mut good = state.positions.get(&batch.source).map(|position| position.boundary).unwrap_or_default();
+    let start = state.positions.get(&batch.source).map(|position| position.boundary).unwrap_or_default();
+    let mut good = start;
     if state.failed_sources.contains(&batch.source) {
         let error = ApplyError { good, at: batch.position.boundary.sequence, reason: StoreError::Closed };
         return (Err(error), false);
@@ -43,9 +44,13 @@ pub(super) fn apply(
                 good = boundary.unwrap_or(good);
             }
             Err(reason) => {
-                // The good prefix stays, with its position.
                 state.failed_sources.insert(batch.source.clone());
-                state.positions.insert(batch.source.clone(), Position { boundary: good, ..batch.position });
+                if good.sequence > start.sequence {
+                    // The good prefix stays, with its position.
+                    state
+                        .positions
+                        .insert(batch.source.clone(), Position { boundary: good, ..batch.position });
+                }
                 return (Err(ApplyError { good, at, reason }), definitions_changed);
             }
         }
