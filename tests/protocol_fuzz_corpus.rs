@@ -1,4 +1,5 @@
-//! The bodies of the fuzz targets over a seeded corpus, for machines without cargo-fuzz: the golden frames, and changes of them.
+//! The bodies of the fuzz targets over a seeded corpus, for machines without cargo-fuzz: the golden frames, a part,
+//! a filtered segment, and changes of them.
 //!
 //! `AUDITSTREAM_SEEDS=17..18` runs these seeds instead of the first 400; `AUDITSTREAM_WRITE_CORPUS=1` writes the golden frames to
 //! `fuzz/corpus`, as a start for cargo-fuzz.
@@ -11,9 +12,13 @@ mod bodies;
 use std::ops::Range;
 use std::path::Path;
 
-use auditstream::protocol::{Frame, SegmentRef};
+use auditstream::protocol::{
+    Boundary, EntryFlags, EntryHeader, EntryKind, Frame, Lists, OriginId, SegmentBuilder, SegmentEnd,
+    SegmentFlags, SegmentRef, Sequence, TableId, TransactionHeader, Version,
+};
 use auditstream::testing::Rng;
 
+/// The golden frames, and two segments of kinds that are not among them.
 fn golden() -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let mut files: Vec<_> = folder.read_dir().unwrap().map(|file| file.unwrap().path()).collect();
@@ -23,7 +28,50 @@ fn golden() -> Vec<Vec<u8>> {
         .iter()
         .filter(|file| file.extension().is_some_and(|extension| extension == "hex"))
         .map(|file| std::fs::read_to_string(file).unwrap().split_whitespace().map(byte).collect());
-    frames.collect()
+    frames.chain([part(), filtered()]).collect()
+}
+
+/// A segment whose transactions begin at these sequences, each with entries at offsets 2 and 3 of 6.
+fn segment(flags: SegmentFlags, lists: Lists, transactions: &[u64], end: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut builder = SegmentBuilder::start(&mut out, lists);
+    builder.mark(flags);
+    let version = Version::new(7, 7);
+    let parts = if flags.contains(SegmentFlags::FILTERED) { SegmentFlags::NONE } else { flags };
+    for &first in transactions {
+        let (first, origin) = (Sequence::new(first), OriginId(3));
+        let header = TransactionHeader {
+            first,
+            version,
+            origin,
+            flags: parts,
+            entries: 0,
+            bytes: 0,
+            total_entries: 6,
+        };
+        builder.begin_transaction(&mut out, header);
+        for offset in [2, 3] {
+            let (kind, flags, table) = (EntryKind::Patch, EntryFlags::HAS_BLOBS, TableId(4));
+            let entry = EntryHeader { value_bytes: 3, key_bytes: 2, table, ordinal: 9, offset, kind, flags };
+            builder.push(&mut out, &entry, b"ke", b"val");
+        }
+        builder.end_transaction(&mut out);
+    }
+    let boundary = Boundary { sequence: Sequence::new(end), ..Boundary::START };
+    let frame = builder.finish(&mut out, &SegmentEnd { boundary, commit_ms: 1, cumulative_bytes: 2 });
+    let frame = out[frame].to_vec();
+    SegmentRef::parse(&frame).unwrap().verify().unwrap();
+    frame
+}
+
+/// The middle part of a large transaction.
+fn part() -> Vec<u8> {
+    segment(SegmentFlags::CONTINUES.with(SegmentFlags::CONTINUED), Lists::Listed, &[10], 9)
+}
+
+/// What a sender that left entries out sends.
+fn filtered() -> Vec<u8> {
+    segment(SegmentFlags::FILTERED, Lists::Unlisted, &[10, 20], 40)
 }
 
 fn seeds() -> Range<u64> {
