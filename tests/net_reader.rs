@@ -84,7 +84,7 @@ impl Read {
     }
 
     /// Reads on until the position is `head`.
-    async fn to_the(&mut self, head: Sequence, peer: &mut RawPeer) {
+    async fn read_to(&mut self, head: Sequence, peer: &mut RawPeer) {
         while self.position.sequence < head {
             self.take(peer.next().await.unwrap());
         }
@@ -113,7 +113,7 @@ async fn a_stream_cut_at_any_byte_is_resumed_without_a_gap_or_a_repeat() {
     let (address, worker) = serve(restless(&source));
     let mut whole = Read::default();
     let mut peer = RawPeer::subscribe(address, "whole", only("t")).await;
-    whole.to_the(head, &mut peer).await;
+    whole.read_to(head, &mut peer).await;
     let keys: Vec<_> = whole.entries.iter().map(|(_, key)| &key[..]).collect();
     assert_eq!(keys, [b"a", b"b", b"c", b"d"]);
     let mut cut = 0;
@@ -139,7 +139,7 @@ async fn a_stream_cut_at_any_byte_is_resumed_without_a_gap_or_a_repeat() {
         let from = position(&source, read.position, &only("t"));
         let resumed = only("t").starting_at(from.filter(|_| read.position != Boundary::START));
         let mut peer = RawPeer::subscribe(address, &format!("again-{cut}"), resumed).await;
-        read.to_the(head, &mut peer).await;
+        read.read_to(head, &mut peer).await;
         assert_eq!(read, whole, "cut after {cut} bytes");
         cut += 1;
     }
@@ -170,7 +170,7 @@ async fn a_start_at_every_edge_of_the_log_gives_exactly_what_follows() {
             let mut peer = RawPeer::subscribe(address, &name, all.clone().starting_at(start)).await;
             let mut read =
                 Read { position: start.map(|start| start.boundary).unwrap_or_default(), ..Read::default() };
-            read.to_the(head, &mut peer).await;
+            read.read_to(head, &mut peer).await;
             let sequences: Vec<_> = read.entries.iter().map(|(sequence, _)| *sequence).collect();
             assert_eq!(
                 sequences,
@@ -181,7 +181,7 @@ async fn a_start_at_every_edge_of_the_log_gives_exactly_what_follows() {
             // The next commit comes once, and nothing else.
             let next = source.store.append(&[Entry::put(source.table, "next", "v")]).unwrap().sequence;
             let before = read.entries.len();
-            read.to_the(next, &mut peer).await;
+            read.read_to(next, &mut peer).await;
             assert_eq!(read.entries[before..], [(next.get(), b"next".to_vec())]);
             is_quiet(&mut peer).await;
         }
