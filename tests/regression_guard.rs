@@ -101,3 +101,16 @@ fn backpressure_waits_below_the_budget_without_a_yield() {
 fn close_releases_every_wait() {
     passes(guard::close_releases);
 }
+
+#[test]
+fn on_a_real_runtime_ten_thousand_small_entries_below_the_budget_cause_no_yield() {
+    passes(guard::runtime_no_yield_below_the_budget);
+    fails(guard::runtime_no_yield_below_the_budget, policy(YieldPolicy::PerRecord));
+}
+
+#[test]
+fn on_a_real_runtime_each_budget_is_one_yield_and_lets_io_and_timers_run() {
+    passes(guard::runtime_one_yield_per_budget);
+    fails(guard::runtime_one_yield_per_budget, policy(YieldPolicy::PerRecord));
+    fails(guard::runtime_one_yield_per_budget, policy(YieldPolicy::PerSender));
+}

@@ -399,7 +399,8 @@ impl SegmentPacker {
     }
 
     /// Appends a transaction and gives the boundary at its end. `emit` gets every finished segment: the sequence
-    /// of its last entry, which is its key in the log, and its frame.
+    /// of its last entry, which is its key in the log, and its frame. A transaction without entries leaves no trace:
+    /// it would take a sequence that no entry has.
     ///
     /// # Errors
     /// Whatever `emit` answers; the packer is then in the middle of a segment and to be dropped.
@@ -408,6 +409,9 @@ impl SegmentPacker {
         transaction: &TransactionDraft<'_>,
         emit: &mut impl FnMut(Sequence, &[u8]) -> Result<(), E>,
     ) -> Result<Boundary, E> {
+        if transaction.entries.is_empty() {
+            return Ok(self.tail.end);
+        }
         let size: usize = TRANSACTION_HEADER_BYTES
             + transaction.entries.iter().map(|entry| entry_header(entry, 0).encoded_bytes()).sum::<usize>();
         if self.builder.as_ref().is_some_and(|open| open.body_bytes(&self.out) + size > SEGMENT_TARGET_BYTES)

@@ -349,7 +349,7 @@ impl Message {
                 base_copy_offered: reader.u8("base copy offer")? != 0,
                 text: reader.text(REASON_BYTES_MAX, "refusal text")?.to_owned(),
             },
-            FrameKind::DICTIONARY => Self::Dictionary(Dictionary::read(reader, payload)?),
+            FrameKind::DICTIONARY => Self::Dictionary(Dictionary::read(reader)?),
             FrameKind::SEQUENCE_UPDATE => Self::SequenceUpdate(Boundary::read(reader)?),
             FrameKind::ACKNOWLEDGEMENT => Self::Acknowledgement(Acknowledgement {
                 received: Sequence::new(reader.u64("received sequence")?),
@@ -418,7 +418,7 @@ impl Dictionary {
         }
     }
 
-    fn read(reader: &mut Reader<'_>, payload: &Bytes) -> Result<Self, ProtocolError> {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, ProtocolError> {
         let what = reader.u8("dictionary kind")?;
         let id = reader.u16("dictionary id")?;
         match what {
@@ -434,7 +434,8 @@ impl Dictionary {
                         limit: TABLE_DEFINITION_BYTES_MAX as u64,
                     });
                 }
-                let definition = payload.slice_ref(reader.bytes(length, "table definition")?);
+                // Copied: it outlives the frame, and a slice would keep the whole input buffer alive with it.
+                let definition = Bytes::copy_from_slice(reader.bytes(length, "table definition")?);
                 Ok(Self::Table(TableId(id), TableDefinition { name, version, definition }))
             }
             other => Err(ProtocolError::Malformed {

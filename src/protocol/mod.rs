@@ -15,6 +15,7 @@ mod position;
 mod segment;
 mod subscription;
 mod transaction;
+mod verify;
 pub(crate) mod wire;
 
 pub(crate) use build::EntryRun;

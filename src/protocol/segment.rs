@@ -8,7 +8,7 @@ use super::frame::{FrameHeader, FrameKind};
 use super::ids::{OriginId, Sequence, TableId};
 use super::limits::{FRAME_HEADER_BYTES, SEGMENT_LIST_MAX};
 use super::position::Boundary;
-use super::transaction::{TransactionHeader, TransactionRef, check_count};
+use super::transaction::TransactionRef;
 use super::wire::Reader;
 
 /// The segment format that is written, and the only one that is read.
@@ -93,7 +93,7 @@ impl SegmentHeader {
     /// Bytes of the payload: header, lists and transactions.
     #[must_use]
     pub const fn payload_bytes(&self) -> usize {
-        self.header_bytes as usize + self.body_bytes as usize
+        (self.header_bytes as usize).saturating_add(self.body_bytes as usize)
     }
 
     pub(super) fn encode(&self) -> [u8; SEGMENT_HEADER_BYTES] {
@@ -196,11 +196,15 @@ impl<'a> SegmentRef<'a> {
         let header = SegmentHeader::read(&mut reader)?;
         header.check()?;
         let available = payload.len();
-        if frame_header.payload_bytes as usize != available || header.payload_bytes() != available {
-            return Err(ProtocolError::Truncated {
-                what: "segment",
-                needed: header.payload_bytes().max(frame_header.payload_bytes as usize),
-                available,
+        let needed = header.payload_bytes().max(frame_header.payload_bytes as usize);
+        if needed > available {
+            return Err(ProtocolError::Truncated { what: "segment", needed, available });
+        }
+        if header.payload_bytes().min(frame_header.payload_bytes as usize) != available {
+            return Err(ProtocolError::Malformed {
+                what: "payload of a segment",
+                value: available as u64,
+                problem: "is longer than its header and its transactions",
             });
         }
         let computed = crc32fast::hash(&payload[..usize::from(header.header_bytes)]);
@@ -296,85 +300,5 @@ impl<'a> SegmentRef<'a> {
             }
         }
         Ok(None)
-    }
-
-    /// Checks everything that the format promises: checksums, counts, lengths, and that sequences rise from the
-    /// header's first to its last.
-    ///
-    /// # Errors
-    /// The first promise that does not hold.
-    pub fn verify(&self) -> Result<(), ProtocolError> {
-        let (mut entries, mut transactions, mut end) = (0_u32, 0_u32, None);
-        let mut previous = Sequence::new(self.header.first.get() - 1);
-        for transaction in self.transactions() {
-            let transaction = transaction?;
-            transaction.verify()?;
-            self.check_part(&transaction.header)?;
-            transactions += 1;
-            for entry in transaction.entries() {
-                let entry = entry?;
-                let sequence = transaction.sequence_of(&entry);
-                if sequence <= previous || sequence > self.header.last || sequence > transaction.header.last()
-                {
-                    return Err(ProtocolError::OutOfOrder { what: "entry", previous, found: sequence });
-                }
-                // Only a sender that left entries out may leave a gap.
-                if !self.header.flags.contains(SegmentFlags::FILTERED) && sequence != previous.plus(1) {
-                    return Err(ProtocolError::OutOfOrder {
-                        what: "entry after a gap",
-                        previous,
-                        found: sequence,
-                    });
-                }
-                previous = sequence;
-                entries += 1;
-            }
-            end = transaction.boundary().or(end);
-        }
-        check_count("segment transaction count", self.header.transactions, transactions)?;
-        check_count("segment entry count", self.header.entries, entries)?;
-        if previous != self.header.last {
-            return Err(ProtocolError::OutOfOrder {
-                what: "segment's last entry",
-                previous: self.header.last,
-                found: previous,
-            });
-        }
-        self.check_end(end)
-    }
-
-    /// The end position is the last boundary in the body, or one behind it when a sender left entries out.
-    fn check_end(&self, reached: Option<Boundary>) -> Result<(), ProtocolError> {
-        let end = self.header.end;
-        let holds = match reached {
-            Some(reached) if self.header.flags.contains(SegmentFlags::FILTERED) => {
-                end.sequence >= reached.sequence
-            }
-            Some(reached) => end == reached,
-            // A part that does not end its transaction: the position stays before it.
-            None => end.sequence < self.header.first || self.header.flags.contains(SegmentFlags::FILTERED),
-        };
-        if holds {
-            return Ok(());
-        }
-        Err(ProtocolError::OutOfOrder {
-            what: "end position of a segment",
-            previous: reached.unwrap_or_default().sequence,
-            found: end.sequence,
-        })
-    }
-
-    /// A part is alone in its segment, and both headers carry the same part marks.
-    fn check_part(&self, transaction: &TransactionHeader) -> Result<(), ProtocolError> {
-        let marks = SegmentFlags::CONTINUES.with(SegmentFlags::CONTINUED).bits();
-        let (outer, inner) = (self.header.flags.bits() & marks, transaction.flags.bits() & marks);
-        if outer != inner || (inner != 0 && self.header.transactions != 1) {
-            return Err(ProtocolError::Malformed {
-                what: "part marks of a segment",
-                value: u64::from(outer),
-                problem: "do not fit its transactions",
-            });
-        }
-        Ok(())
     }
 }

@@ -66,8 +66,17 @@ impl<T: Ord> NameFilter<T> {
             });
         }
         let mut names = BTreeSet::new();
-        for _ in 0..count {
-            names.insert(parse(reader.name(what)?)?);
+        for index in 0..count {
+            let name = parse(reader.name(what)?)?;
+            // Any other order would have another fingerprint there than here, and no position would ever fit.
+            if names.last().is_some_and(|last| *last >= name) {
+                return Err(ProtocolError::Malformed {
+                    what,
+                    value: index as u64,
+                    problem: "is the place of a name that is not behind the one before it (by bytes, each once)",
+                });
+            }
+            names.insert(name);
         }
         match mode {
             0 if count == 0 => Ok(Self::All),

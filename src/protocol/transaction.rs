@@ -112,7 +112,8 @@ impl<'a> TransactionRef<'a> {
     /// # Errors
     /// Cut-off bytes, lengths over their limits, an unknown kind.
     pub fn entry_at(&self, offset: usize) -> Result<Option<EntryRef<'a>>, ProtocolError> {
-        let rest = self.encoded.get(TRANSACTION_HEADER_BYTES + offset..).unwrap_or_default();
+        let entries = self.encoded.get(TRANSACTION_HEADER_BYTES..).unwrap_or_default();
+        let rest = entries.get(offset..).unwrap_or_default();
         if rest.is_empty() { Ok(None) } else { EntryRef::decode(rest).map(Some) }
     }
 

@@ -4,11 +4,13 @@
 //! tokio driver in `net` and the virtual cluster run exactly this.
 
 mod acknowledge;
+mod action;
 mod config;
 mod pacing;
 mod session;
 mod staging;
 
+pub use action::{ReceiveAction, ReceiveStats, Ticket};
 pub use config::{ACKNOWLEDGEMENT_PERIOD, ReceiveConfig};
 pub use pacing::PauseReason;
-pub use session::{ReceiveAction, ReceiveSession, ReceiveStats, Ticket};
+pub use session::ReceiveSession;

@@ -7,6 +7,7 @@
 mod budget;
 mod examine;
 mod filter;
+mod introduce;
 mod output;
 #[cfg(any(test, feature = "testing"))]
 mod plant;
@@ -16,6 +17,7 @@ mod ring;
 mod session;
 mod stats;
 mod subscribe;
+mod write;
 
 pub use budget::{
     BUDGET_DEDICATED, BUDGET_SHARED, Budget, Spent, Turn, UNIT_BYTES, UNIT_ENTRIES, YieldPolicy,

@@ -2,14 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use crate::protocol::{
-    Boundary, Close, CloseCode, CloseReason, Dictionary, Message, OriginId, SegmentRef, Sequence, TableId,
-};
+use crate::protocol::{Boundary, Close, CloseCode, CloseReason, Message, SegmentRef, Sequence};
 use crate::store::{AuditLog, ScanEnd, StoreError};
 
 use super::budget::{Spent, Turn, UNIT_BYTES, YieldPolicy};
 use super::filter::{SkipReason, Verdict};
-use super::output::{Output, Written};
+use super::output::Output;
 use super::session::{Blocked, SendSession, Stopped};
 
 /// A whole segment of at least this many bytes is written from where it lies; smaller ones are gathered by copy,
@@ -246,76 +244,6 @@ impl Pump<'_, '_> {
         Flow::Continue(())
     }
 
-    /// Names go out before the first segment that uses them, in the same ordered stream.
-    pub(super) fn introduce(&mut self, segment: &SegmentRef<'_>) -> Flow {
-        match self.introduce_all(segment) {
-            Ok(()) => Flow::Continue(()),
-            Err(error) => Flow::Break(self.store_failed(&error)),
-        }
-    }
-
-    fn introduce_all(&mut self, segment: &SegmentRef<'_>) -> Result<(), StoreError> {
-        let corrupt = |source| StoreError::Corrupt { what: "segment", key: segment.header().last, source };
-        match (segment.origins(), segment.tables()) {
-            (Some(origins), Some(tables)) => {
-                for id in origins {
-                    self.introduce_origin(id)?;
-                }
-                for id in tables {
-                    self.introduce_table(id)?;
-                }
-            }
-            // Too many to be listed: the entries name them.
-            _ => {
-                for transaction in segment.transactions() {
-                    let transaction = transaction.map_err(corrupt)?;
-                    self.introduce_origin(transaction.header.origin)?;
-                    for entry in transaction.entries() {
-                        self.introduce_table(entry.map_err(corrupt)?.header.table)?;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn introduce_origin(&mut self, id: OriginId) -> Result<(), StoreError> {
-        if !first_time(&mut self.session.introduced.origins, id.0) {
-            return Ok(());
-        }
-        if let Some(name) = self.log.origin(id)? {
-            self.put_message(&Message::Dictionary(Dictionary::Origin(id, name)));
-        }
-        Ok(())
-    }
-
-    fn introduce_table(&mut self, id: TableId) -> Result<(), StoreError> {
-        if !first_time(&mut self.session.introduced.tables, id.0) {
-            return Ok(());
-        }
-        if let Some(table) = self.log.table(id)? {
-            self.put_message(&Message::Dictionary(Dictionary::Table(id, table)));
-        }
-        Ok(())
-    }
-
-    /// A definition that changed is sent again, before any entry that was written under it.
-    fn send_changed_definitions(&mut self) -> Flow {
-        let version = self.log.definitions_version();
-        if version == self.session.introduced.definitions_version || self.session.staged.is_some() {
-            return Flow::Continue(());
-        }
-        self.session.introduced.definitions_version = version;
-        self.session.introduced.tables.clear();
-        Flow::Continue(())
-    }
-
-    fn put_message(&mut self, message: &Message) {
-        debug_assert_eq!(self.complete, self.turn.scratch.len(), "no frame may be open");
-        message.encode(self.turn.scratch);
-        self.complete = self.turn.scratch.len();
-    }
-
     fn caught_up(&mut self) -> Stopped {
         self.turn.end_unit();
         match self.report_progress() {
@@ -330,109 +258,4 @@ impl Pump<'_, '_> {
         // The close frame goes out with the next pump, which comes at once.
         Stopped::QuantumSpent
     }
-
-    fn take_staged(&mut self) {
-        debug_assert!(self.turn.scratch.is_empty(), "the scratch buffer is empty between two senders");
-        if let Some(staged) = &mut self.session.staged {
-            std::mem::swap(self.turn.scratch, &mut staged.bytes);
-        }
-    }
-
-    /// The one exit: complete frames are written, an unfinished one is put away, the scratch buffer is left empty.
-    fn leave(&mut self, stopped: Stopped) -> Stopped {
-        let stopped = match self.write_complete() {
-            Flow::Continue(()) => stopped,
-            Flow::Break(_) if matches!(stopped, Stopped::Closed(_)) => stopped,
-            Flow::Break(blocked) => blocked,
-        };
-        if let Some(staged) = &mut self.session.staged {
-            std::mem::swap(self.turn.scratch, &mut staged.bytes);
-        }
-        self.turn.scratch.clear();
-        stopped
-    }
-
-    /// Writes the complete frames in the scratch buffer; an unfinished one moves to its front.
-    pub(super) fn write_complete(&mut self) -> Flow {
-        if self.complete == 0 {
-            return Flow::Continue(());
-        }
-        let scratch = std::mem::take(self.turn.scratch);
-        let complete = std::mem::take(&mut self.complete);
-        let result = match self.write(&scratch[..complete]) {
-            ControlFlow::Continue(accepted) => self.keep_unsent(&scratch[accepted..complete]),
-            ControlFlow::Break(stopped) => Flow::Break(stopped),
-        };
-        *self.turn.scratch = scratch;
-        self.turn.scratch.drain(..complete);
-        if let Some(staged) = &mut self.session.staged {
-            staged.builder.shift_left(complete);
-        }
-        result
-    }
-
-    fn write_pending(&mut self) -> Flow {
-        while !self.session.pending.is_empty() {
-            let pending = std::mem::take(&mut self.session.pending);
-            let result = self.write(&pending.bytes[pending.taken..]);
-            self.session.pending = pending;
-            let accepted = match result {
-                ControlFlow::Continue(accepted) => accepted,
-                ControlFlow::Break(stopped) => return Flow::Break(stopped),
-            };
-            if accepted == 0 {
-                return Flow::Break(Stopped::Blocked(Blocked::Socket));
-            }
-            self.session.pending.taken += accepted;
-        }
-        self.session.pending.release();
-        Flow::Continue(())
-    }
-
-    /// Offers bytes to the output and gives how many it took: 0 when it would block.
-    fn write(&mut self, bytes: &[u8]) -> ControlFlow<Stopped, usize> {
-        match self.output.write(bytes) {
-            Written::Accepted(count) => {
-                self.session.stats.writes += 1;
-                self.session.stats.bytes_sent += count as u64;
-                self.turn.note_written(count);
-                ControlFlow::Continue(count)
-            }
-            Written::WouldBlock => {
-                self.session.stats.writes_blocked += 1;
-                ControlFlow::Continue(0)
-            }
-            Written::Closed(text) => {
-                let reason = CloseReason::Output(text);
-                self.session.closing = Some(reason.clone());
-                ControlFlow::Break(Stopped::Closed(reason))
-            }
-        }
-    }
-
-    /// Keeps the tail that the output did not take: the only bytes that a blocked sender holds. It is offered until the
-    /// output says that it would block: only then does whoever drives the session know when there is room again.
-    fn keep_unsent(&mut self, rest: &[u8]) -> Flow {
-        if rest.is_empty() {
-            return Flow::Continue(());
-        }
-        debug_assert!(self.session.pending.is_empty(), "order: nothing may be pending behind a write");
-        self.session.pending.release();
-        self.session.pending.bytes.extend_from_slice(rest);
-        #[cfg(any(test, feature = "testing"))]
-        if self.session.is_planted(super::plant::Plant::RepeatEntry) && self.session.staged.is_none() {
-            self.session.scanned = Sequence::new(self.session.scanned.get() / 2);
-            self.session.inside = None;
-        }
-        self.write_pending()
-    }
-}
-
-/// Marks `id` and says whether that was the first time.
-fn first_time(known: &mut Vec<bool>, id: u16) -> bool {
-    let index = usize::from(id);
-    if index >= known.len() {
-        known.resize(index + 1, false);
-    }
-    !std::mem::replace(&mut known[index], true)
 }

@@ -367,3 +367,50 @@ impl Default for Ring {
         Self::new(YieldPolicy::default(), super::budget::BUDGET_DEDICATED)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::super::session::Blocked;
+    use super::*;
+
+    /// Every look at it takes 10 us.
+    #[derive(Debug, Default)]
+    struct SlowClock(AtomicU64);
+
+    impl Clock for SlowClock {
+        fn now(&self) -> Moment {
+            Moment::from_nanos(self.0.fetch_add(10_000, Ordering::Relaxed))
+        }
+
+        fn wall_ms(&self) -> u64 {
+            0
+        }
+    }
+
+    /// A sender that has nothing to do and is woken again at once.
+    struct Restless(Option<MemberId>);
+
+    impl Members for Restless {
+        fn serve(&mut self, id: MemberId, _turn: &mut Turn<'_>) -> Stopped {
+            self.0 = Some(id);
+            Stopped::Blocked(Blocked::Socket)
+        }
+
+        fn collect_woken(&mut self, woken: &mut Vec<MemberId>) {
+            woken.extend(self.0.take());
+        }
+    }
+
+    #[test]
+    fn the_time_between_two_shares_is_charged_to_the_budget() {
+        let clock = SlowClock::default();
+        let mut ring = Ring::new(YieldPolicy::Budget, Duration::from_millis(2));
+        ring.join();
+        let started = clock.now();
+        assert_eq!(ring.turn(&mut Restless(None), &clock), TurnEnd::Yield);
+        let took = clock.now().since(started);
+        assert!(took <= Duration::from_micros(2_050), "the turn took {took:?} of a budget of 2 ms");
+    }
+}

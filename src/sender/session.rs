@@ -40,11 +40,11 @@ impl SendConfig {
     ///
     /// # Errors
     /// Below 1 ms or above 60 s.
-    pub fn with_sequence_update_period(self, period: Duration) -> Result<Self, ConfigError> {
+    pub fn with_sequence_update_period(mut self, period: Duration) -> Result<Self, ConfigError> {
         let holds = period >= Duration::from_millis(1) && period <= Duration::from_secs(60);
-        let sequence_update_period =
+        self.sequence_update_period =
             ConfigError::require(holds, "sequence_update_period", period, "1 ms to 60 s (default 300 ms)")?;
-        Ok(Self { sequence_update_period, ..self })
+        Ok(self)
     }
 }
 

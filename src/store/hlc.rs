@@ -7,6 +7,12 @@ use crate::protocol::Version;
 /// Advancing to a version from far ahead would drag every later local version along, so it is refused instead.
 pub const CLOCK_SKEW_MS_MAX: u64 = 60_000;
 
+/// How far versions jump when a log may have lost its end, in milliseconds.
+///
+/// The lost transactions may have used the versions that would come next, and peers may hold them: the same version
+/// twice would make two different writes look like one. It stays well below [`CLOCK_SKEW_MS_MAX`].
+const LOSS_GAP_MS: u64 = 10_000;
+
 /// A version from too far ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -31,6 +37,13 @@ impl Hlc {
     #[must_use]
     pub const fn after(latest: Version) -> Self {
         Self { latest }
+    }
+
+    /// A clock for a log that may have lost its end, which reached `latest` before: it jumps ahead of what was lost.
+    #[must_use]
+    pub const fn after_loss(latest: Version, wall_ms: u64) -> Self {
+        let ms = if latest.ms() > wall_ms { latest.ms() } else { wall_ms };
+        Self { latest: Version::new(ms + LOSS_GAP_MS, 0) }
     }
 
     /// The next version at this wall time: the wall clock when it is ahead, else one more than the latest.

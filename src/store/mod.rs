@@ -127,11 +127,13 @@ pub trait AuditLog: Send + Sync + 'static {
     /// transaction. Cheap: read between quanta.
     fn head(&self) -> Sequence;
 
-    /// The boundary before the oldest kept entry; `Sequence::ZERO` while nothing was pruned.
+    /// The boundary before the oldest kept entry; `Sequence::ZERO` while nothing was pruned, which is the default.
     ///
     /// # Errors
     /// When the store cannot be read.
-    fn oldest(&self) -> Result<Sequence, StoreError>;
+    fn oldest(&self) -> Result<Sequence, StoreError> {
+        Ok(Sequence::ZERO)
+    }
 
     /// Lends the segments that hold entries after `after`, in order, none past [`AuditLog::head`]. The first one may begin
     /// before `after`.
@@ -163,8 +165,11 @@ pub trait AuditLog: Send + Sync + 'static {
     /// When the store cannot be read.
     fn table(&self, id: TableId) -> Result<Option<TableDefinition>, StoreError>;
 
-    /// Rises when the definition of a known table changes. Cheap: read in every pump.
-    fn definitions_version(&self) -> u64;
+    /// Rises when the definition of a known table changes; the default is for logs whose definitions never do. Cheap:
+    /// read in every pump.
+    fn definitions_version(&self) -> u64 {
+        0
+    }
 
     /// Wakes `waker` once, when the head moves past what it is now, or sooner. Register first, look at the head
     /// after: nothing is missed then.

@@ -159,8 +159,7 @@ impl Cluster {
         let mut differs = None;
         for (index, link) in self.links.iter().enumerate() {
             for (place, row) in &rows[link.source] {
-                let skipped = row.origin == link.wants.peer
-                    || !link.wants.tables.contains(&place.0)
+                let skipped = !link.wants.follows(&row.origin, &place.0)
                     || place.1.starts_with(b"local")
                     || self.lost.contains(place);
                 let there = rows[link.peer].get(place);
@@ -184,7 +183,9 @@ impl Cluster {
     ) {
         let full = |source: usize, peer: usize| {
             self.links.iter().any(|link| {
-                (link.source, link.peer) == (source, peer) && link.wants.tables.len() == super::plan::TABLES
+                (link.source, link.peer) == (source, peer)
+                    && link.wants.without.is_none()
+                    && link.wants.tables.len() == super::plan::TABLES
             })
         };
         let shared = |node: usize| {

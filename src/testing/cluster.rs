@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::protocol::{Entry, EntryFlags, EntryKind, LogId, TableId, TableName};
-use crate::sender::Ring;
 use crate::store::{Applier, AuditLog, MemoryStore};
 
 use super::clock::NodeClock;
@@ -16,7 +15,7 @@ use super::log::ChargedLog;
 use super::model::{Model, Wants};
 use super::node::{Answer, Job, Link, Node, Submitted};
 use super::oracles::{Oracle, Violation};
-use super::plan::{FaultPlan, Plan, Planted, TABLES, node_name, table_name};
+use super::plan::{BUSY_TABLES, FaultPlan, Plan, Planted, TABLES, node_name, table_name};
 use super::rng::Rng;
 use super::trace::Trace;
 
@@ -104,9 +103,11 @@ impl Cluster {
             source: link.source,
             peer: link.peer,
             tables: link.tables.clone(),
+            origins: link.origins.clone(),
             wants: Wants {
                 peer: node_name(link.peer),
                 tables: all.iter().filter(|table| link.tables.passes(table)).cloned().collect(),
+                without: (0..plan.nodes).map(node_name).find(|origin| !link.origins.passes(origin)),
             },
             window: link.window,
             delay: link.delay,
@@ -293,6 +294,13 @@ impl Cluster {
     }
 
     fn append(&mut self, node: usize, index: usize) {
+        if self.rng.one_in(40) {
+            let table = table_name(self.rng.index(BUSY_TABLES));
+            if let Err(error) = self.nodes[node].log.store.define_table(&table, format!("kv-{index}").into())
+            {
+                self.fail(node, Oracle::Refusal, error.to_string());
+            }
+        }
         let group: Vec<_> =
             (0..self.plan.writes[index].group).map(|_| transaction(&mut self.rng, node)).collect();
         let group: Vec<_> = group.iter().map(Vec::as_slice).collect();
@@ -350,16 +358,6 @@ impl Cluster {
     }
 }
 
-impl Plan {
-    pub(super) fn ring(&self) -> Ring {
-        match self.planted {
-            Planted::Policy(policy) => Ring::new(policy, self.budget),
-            Planted::Sender(plant) => Ring::new(Default::default(), self.budget).planted(plant),
-            _ => Ring::new(Default::default(), self.budget),
-        }
-    }
-}
-
 pub(super) fn log_id(rng: &mut Rng) -> LogId {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
@@ -370,16 +368,18 @@ pub(super) fn log_id(rng: &mut Rng) -> LogId {
 /// One transaction of a writer: mostly small, sometimes one that spans segments.
 fn transaction(rng: &mut Rng, node: usize) -> Vec<Entry> {
     let (entries, value) = match rng.index(100) {
-        0 => (rng.index(1_500) + 500, 60),
-        1 | 2 => (rng.index(20) + 10, 12_000),
+        0 | 1 => (rng.index(1_500) + 500, 40),
+        2 => (rng.index(20) + 10, 12_000),
         3..=9 => (rng.index(100) + 20, 300),
         _ => (rng.index(12) + 1, 200),
     };
     // Long runs of one table are skipped as a whole by some subscriptions.
-    let only = rng.one_in(2).then(|| rng.index(TABLES));
+    let only = (entries < 500 && rng.one_in(2)).then(|| rng.index(BUSY_TABLES));
+    // And some transactions touch more tables than a header lists.
+    let spread = if rng.one_in(12) || (entries >= 500 && rng.one_in(2)) { TABLES } else { BUSY_TABLES };
     let mut list = Vec::with_capacity(entries);
     for _ in 0..entries {
-        let table = TableId(u16::try_from(only.unwrap_or_else(|| rng.index(TABLES))).unwrap_or(0));
+        let table = TableId(u16::try_from(only.unwrap_or_else(|| rng.index(spread))).unwrap_or(0));
         let key = format!("k{}", rng.index(300));
         let bytes = vec![b'a' + u8::try_from(rng.index(26)).unwrap_or(0); rng.index(value + 1)];
         list.push(match rng.index(20) {

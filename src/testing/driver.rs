@@ -10,7 +10,7 @@ use crate::clock::{Clock, Moment};
 use crate::protocol::{
     Close, CloseCode, CloseReason, Frame, Hello, Message, RefuseReason, Subscription, decode_frame,
 };
-use crate::receiver::{ReceiveAction, ReceiveConfig, ReceiveSession};
+use crate::receiver::{ReceiveAction, ReceiveSession};
 use crate::sender::{SendConfig, SendSession, SubscribeError, TurnEnd};
 use crate::store::Applier;
 
@@ -92,7 +92,7 @@ impl Cluster {
             + self.nodes[node].longest_driver * 2
             + Duration::from_nanos(self.plan.costs.read * 4);
         for due in [self.nodes[node].timer_due, self.nodes[node].echo_due] {
-            if now.since(due) > bound && self.nodes[node].timer_due > Moment::START {
+            if now.since(due) > bound {
                 let text = format!("a timer ran {:?} late, the bound is {bound:?}", now.since(due));
                 self.fail(node, Oracle::TurnLength, text);
             }
@@ -298,13 +298,7 @@ impl Cluster {
             state.connect_at = now.plus(millis(&mut self.rng, 20, 100));
             return;
         }
-        let mut config = ReceiveConfig::default();
-        if let Ok(bounded) = config.with_record_concurrency(self.plan.record_concurrency) {
-            config = bounded;
-        }
-        if self.plan.planted == Planted::AcknowledgeEarly {
-            config = config.acknowledging_early();
-        }
+        let config = self.plan.receive_config();
         let mut connection = Connection {
             forward: Pipe::new(state.window, state.delay, state.kibibyte),
             back: Pipe::new(BACK_WINDOW, state.delay, 100),
@@ -390,7 +384,7 @@ impl Cluster {
             Err(error) => return self.fail(node, Oracle::Refusal, error.to_string()),
         };
         let tables = self.links[link].tables.clone();
-        match Subscription::new(tables, crate::protocol::NameFilter::All, start) {
+        match Subscription::new(tables, self.links[link].origins.clone(), start) {
             Ok(subscription) => {
                 if let Some(connection) = &mut self.links[link].connection {
                     connection.receive.subscribe(subscription);

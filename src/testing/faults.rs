@@ -17,18 +17,29 @@ impl Cluster {
     pub(super) fn fire_faults(&mut self, node: usize, at: Moment) {
         let mut index = 0;
         while index < self.faults.len() {
-            let fault = &self.faults[index];
-            let link = &self.links[fault.link];
-            let due = fault.not_before <= at
-                && (link.source == node || link.peer == node)
-                && (fault.give_up <= at || self.states(link).contains(&fault.wanted));
-            if due {
-                let fault = self.faults.remove(index);
-                self.fire(&fault, at);
-            } else {
-                index += 1;
+            match self.target(&self.faults[index], node, at) {
+                Some(link) => {
+                    let fault = FaultPlan { link, ..self.faults.remove(index) };
+                    self.fire(&fault, at);
+                }
+                None => index += 1,
             }
         }
+    }
+
+    /// The link that a fault meets now, if its time has come.
+    fn target(&self, fault: &FaultPlan, node: usize, at: Moment) -> Option<usize> {
+        let touches = |link: &Link| link.source == node || link.peer == node;
+        if fault.not_before > at {
+            return None;
+        }
+        if touches(&self.links[fault.link])
+            && (fault.give_up <= at || self.states(&self.links[fault.link]).contains(&fault.wanted))
+        {
+            return Some(fault.link);
+        }
+        let fits = |link: &Link| touches(link) && self.states(link).contains(&fault.wanted);
+        if fault.anywhere { self.links.iter().position(fits) } else { None }
     }
 
     /// Where the stream of a link is.

@@ -1,5 +1,5 @@
-//! Tools that test the library, and with which hosts test their own parts: [`check_store`] for a store, and a
-//! virtual cluster.
+//! Tools that test the library, and with which hosts test their own parts: [`check_store`] for a store, and a virtual
+//! cluster.
 //!
 //! # The virtual cluster
 //! No sockets, no threads, no real time.

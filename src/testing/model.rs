@@ -33,12 +33,18 @@ pub(super) struct Model {
 #[derive(Debug, Clone)]
 pub(super) struct Wants {
     pub(super) peer: NodeName,
-    pub(super) tables: Vec<TableName>,
+    pub(super) tables: BTreeSet<TableName>,
+    /// The origin that is left out, if one is.
+    pub(super) without: Option<NodeName>,
 }
 
 impl Wants {
     pub(super) fn eligible(&self, entry: &ModelEntry) -> bool {
-        !entry.local && entry.origin != self.peer && self.tables.contains(&entry.table)
+        !entry.local && self.follows(&entry.origin, &entry.table)
+    }
+
+    pub(super) fn follows(&self, origin: &NodeName, table: &TableName) -> bool {
+        *origin != self.peer && self.without.as_ref() != Some(origin) && self.tables.contains(table)
     }
 }
 

@@ -140,6 +140,7 @@ pub(super) struct Link {
     pub(super) source: usize,
     pub(super) peer: usize,
     pub(super) tables: NameFilter<TableName>,
+    pub(super) origins: NameFilter<NodeName>,
     pub(super) wants: Wants,
     pub(super) window: usize,
     pub(super) delay: Duration,

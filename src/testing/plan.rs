@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::protocol::{NameFilter, NodeName, TableName};
-use crate::sender::{Plant, YieldPolicy};
+use crate::receiver::ReceiveConfig;
+use crate::sender::{Plant, Ring, YieldPolicy};
 use crate::store::StorePlant;
 
 use super::clock::Costs;
@@ -29,13 +30,18 @@ pub enum Planted {
     AcknowledgeEarly,
 }
 
-pub(super) const TABLES: usize = 5;
+/// More than a segment's header lists.
+pub(super) const TABLES: usize = 36;
+
+/// The tables that most entries are in.
+pub(super) const BUSY_TABLES: usize = 5;
 
 #[derive(Debug, Clone)]
 pub(super) struct LinkPlan {
     pub(super) source: usize,
     pub(super) peer: usize,
     pub(super) tables: NameFilter<TableName>,
+    pub(super) origins: NameFilter<NodeName>,
     pub(super) window: usize,
     pub(super) delay: Duration,
     pub(super) kibibyte: u64,
@@ -45,6 +51,8 @@ pub(super) struct LinkPlan {
 pub(super) struct FaultPlan {
     pub(super) fault: Fault,
     pub(super) link: usize,
+    /// Any other link in the wanted state will do.
+    pub(super) anywhere: bool,
     pub(super) at_source: bool,
     pub(super) not_before: Moment,
     pub(super) wanted: LinkState,
@@ -75,6 +83,8 @@ pub struct Plan {
     pub(super) faults: Vec<FaultPlan>,
     pub(super) writes: Vec<WritePlan>,
     pub(super) record_concurrency: usize,
+    pub(super) decoded_segments: usize,
+    pub(super) queued_frames: usize,
     pub(super) apply_latency: u64,
 }
 
@@ -86,7 +96,7 @@ impl Plan {
         let nodes = rng.index(3) + 3;
         let links = links(&mut rng, nodes);
         let (writes, end) = writes(&mut rng, nodes);
-        let faults = faults(&mut rng, links.len(), end);
+        let faults = faults(&mut rng, seed, links.len(), end);
         Self {
             seed,
             planted: Planted::Nothing,
@@ -100,6 +110,8 @@ impl Plan {
             faults,
             writes,
             record_concurrency: [1, 3, 10, 150][rng.index(4)],
+            decoded_segments: [1, 4, 100][rng.index(3)],
+            queued_frames: [2, 20, 512][rng.index(3)],
             apply_latency: [100_000, 1_000_000, 5_000_000][rng.index(3)],
         }
     }
@@ -108,6 +120,27 @@ impl Plan {
     #[must_use]
     pub fn with(self, planted: Planted, sought: Oracle) -> Self {
         Self { planted, sought: Some(sought), ..self }
+    }
+
+    pub(super) fn ring(&self) -> Ring {
+        match self.planted {
+            Planted::Policy(policy) => Ring::new(policy, self.budget),
+            Planted::Sender(plant) => Ring::new(YieldPolicy::default(), self.budget).planted(plant),
+            _ => Ring::new(YieldPolicy::default(), self.budget),
+        }
+    }
+
+    pub(super) fn receive_config(&self) -> ReceiveConfig {
+        let config = ReceiveConfig::default();
+        let bounded = config
+            .with_record_concurrency(self.record_concurrency)
+            .and_then(|config| config.with_decoded_segments(self.decoded_segments))
+            .and_then(|config| config.with_queue(64 * 1024 * 1024, self.queued_frames));
+        let config = match bounded {
+            Ok(config) => config,
+            Err(error) => panic!("{error}"),
+        };
+        if self.planted == Planted::AcknowledgeEarly { config.acknowledging_early() } else { config }
     }
 
     /// How many nodes there are.
@@ -163,15 +196,23 @@ fn links(rng: &mut Rng, nodes: usize) -> Vec<LinkPlan> {
 fn link(rng: &mut Rng, source: usize, peer: usize) -> LinkPlan {
     let mut some = || (0..TABLES).filter(|_| rng.one_in(2)).map(table_name).collect::<Vec<_>>();
     let (included, excluded) = (some(), some());
-    let tables = match rng.index(4) {
+    let tables = match rng.index(5) {
+        // Next to nothing: the sender skips and hardly ever writes.
+        4 => NameFilter::Include([table_name(TABLES - 1)].into()),
         0 => NameFilter::Include(included.into_iter().chain([table_name(1)]).collect()),
         1 => NameFilter::Exclude(excluded.into_iter().filter(|table| *table != table_name(1)).collect()),
+        _ => NameFilter::All,
+    };
+    let origins = match rng.index(8) {
+        0 => NameFilter::Exclude([node_name(source)].into()),
+        1 => NameFilter::Exclude([node_name(rng.index(3))].into()),
         _ => NameFilter::All,
     };
     LinkPlan {
         source,
         peer,
         tables,
+        origins,
         window: [2_048, 16_384, 65_536, 1 << 20][rng.index(4)],
         delay: millis(rng, 0, 20),
         kibibyte: rng.between(1_000, 200_000),
@@ -182,36 +223,55 @@ fn writes(rng: &mut Rng, nodes: usize) -> (Vec<WritePlan>, Moment) {
     let mut writes = Vec::new();
     let (mut at, mut transactions) = (Moment::from_nanos(1_000_000), 0);
     let wanted = rng.index(60) + 200;
+    let mut busy = rng.one_in(2);
     while transactions < wanted {
         let group = if rng.one_in(3) { rng.index(12) + 1 } else { 1 };
         writes.push(WritePlan { at, node: rng.index(nodes), group });
         transactions += group;
-        // A quiet phase now and then.
-        at = at.plus(if rng.one_in(40) { millis(rng, 300, 900) } else { millis(rng, 0, 20) });
+        // A quiet phase now and then; now and then commits in quick succession.
+        busy = if rng.one_in(20) { !busy } else { busy };
+        at = at.plus(match (rng.one_in(40), busy) {
+            (true, _) => millis(rng, 300, 900),
+            (_, true) => millis(rng, 0, 1),
+            (_, false) => millis(rng, 0, 20),
+        });
     }
     (writes, at)
 }
 
-fn faults(rng: &mut Rng, links: usize, end: Moment) -> Vec<FaultPlan> {
-    let mut kinds = vec![Fault::Cut, Fault::Cut, Fault::Crash];
+/// One cell of the table.
+fn cell(number: u64) -> (Fault, LinkState) {
+    let (faults, states) = (Fault::ALL.len(), LinkState::ALL.len());
+    let number = usize::try_from(number % (faults * states) as u64).unwrap_or(0);
+    (Fault::ALL[number % faults], LinkState::ALL[number / faults])
+}
+
+fn faults(rng: &mut Rng, seed: u64, links: usize, end: Moment) -> Vec<FaultPlan> {
+    // Two cells of the table of faults and states are aimed at, in turn.
+    let aims: Vec<_> = [seed, seed.wrapping_add(37)].map(cell).to_vec();
+    let mut kinds: Vec<_> = aims.iter().map(|(fault, _)| *fault).collect();
+    kinds.extend([Fault::Cut, Fault::Cut, Fault::Crash]);
     for _ in 0..rng.index(5) + 3 {
         kinds.push(Fault::ALL[rng.index(Fault::ALL.len())]);
     }
     let mut unclean = 0;
     let mut faults = Vec::new();
-    for fault in kinds {
+    for (place, fault) in kinds.into_iter().enumerate() {
         unclean += usize::from(fault == Fault::UncleanCrash);
         if fault == Fault::UncleanCrash && unclean > 1 {
             continue;
         }
-        let not_before = Moment::from_nanos(rng.between(0, end.as_nanos()));
+        let aim = aims.get(place).map(|(_, state)| *state);
+        let latest = if aim.is_some() { end.as_nanos() / 8 } else { end.as_nanos() };
+        let not_before = Moment::from_nanos(rng.between(0, latest));
         faults.push(FaultPlan {
             fault,
             link: rng.index(links),
+            anywhere: aim.is_some(),
             at_source: rng.one_in(2),
             not_before,
-            wanted: LinkState::ALL[rng.index(LinkState::ALL.len())],
-            give_up: not_before.plus(millis(rng, 100, 800)),
+            wanted: aim.unwrap_or_else(|| LinkState::ALL[rng.index(LinkState::ALL.len())]),
+            give_up: if aim.is_some() { end } else { not_before.plus(millis(rng, 100, 800)) },
             lasts: millis(rng, 20, 900),
         });
     }

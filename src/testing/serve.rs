@@ -64,7 +64,9 @@ impl Serving<'_> {
 
     /// Whoever used its share goes behind the others. They can pass their turn only to pay back an overshoot.
     fn count_in_a_row(&mut self, link: usize, ready: usize, stopped: &Stopped) {
-        let most = self.cluster.plan.costs.unit().as_nanos() / SHARE_MIN.as_nanos() + 2;
+        let members = u32::try_from(self.cluster.nodes[self.node].members.len()).unwrap_or(1).max(1);
+        let share = (self.cluster.plan.budget / members).max(SHARE_MIN);
+        let most = self.cluster.plan.costs.unit().as_nanos() / share.as_nanos() + 2;
         let (last, count) = &mut self.cluster.nodes[self.node].in_a_row;
         if *last != link || ready < 2 || *stopped != Stopped::QuantumSpent {
             *count = 0;

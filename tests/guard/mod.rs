@@ -1,6 +1,7 @@
 //! A worker's loop on a fake clock: the product's ring and sessions, and an event loop that counts.
 
 mod checks;
+mod runtime;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,7 @@ use auditstream::sender::{
 use auditstream::store::MemoryStore;
 
 pub(crate) use checks::*;
+pub(crate) use runtime::{runtime_no_yield_below_the_budget, runtime_one_yield_per_budget};
 
 /// The budget that the guard runs with: the product's.
 pub(crate) const BUDGET: Duration = auditstream::sender::BUDGET_DEDICATED;

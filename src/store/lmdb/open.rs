@@ -15,7 +15,7 @@ use super::options::{Durability, LmdbOptions};
 use super::walk::found;
 use crate::clock::Clock;
 use crate::protocol::{LogId, LogTail, OriginId, ProtocolError};
-use crate::store::StoreError;
+use crate::store::{Hlc, StoreError};
 
 const ACTION: &str = "open the log";
 
@@ -46,7 +46,7 @@ pub(super) fn open_log(
             .map_err(|error| failed(unreadable("the end of the log is corrupt".to_owned(), error)))?,
         None => StoredTail::default(),
     };
-    let (log_id, fork) = identity(&mut txn, &meta, tail.tail, clock).map_err(failed)?;
+    let (log_id, fork) = identity(&mut txn, &meta, &tail, clock).map_err(failed)?;
     let names = Names::load(&txn, databases).map_err(failed)?;
     let mut edit = NamesEdit::new(std::sync::Arc::new(names));
     let origin = edit.origin_id(&mut txn, (databases, options), options.node()).map_err(failed)?;
@@ -117,7 +117,7 @@ fn check_owner(
 fn identity(
     txn: &mut RwTransaction<'_>,
     meta: &Meta<'_>,
-    tail: LogTail,
+    stored_tail: &StoredTail,
     clock: &dyn Clock,
 ) -> Result<(LogId, Option<ForkPoint>), StoreError> {
     let stored = meta.read(txn, META_LOG)?.map(read_log_id).transpose()?;
@@ -133,7 +133,10 @@ fn identity(
     match stored {
         Some(log) if !unclean => Ok((log, fork)),
         Some(log) => {
+            let tail = stored_tail.tail;
             let fork = ForkPoint { log, sequence: tail.end.sequence };
+            let latest = Hlc::after_loss(stored_tail.latest, clock.wall_ms()).latest();
+            meta.write(txn, META_TAIL, &StoredTail { tail, latest }.to_bytes())?;
             let new = new_log_id(meta.options, clock);
             meta.write(txn, META_LOG, new.as_bytes())?;
             meta.write(txn, META_FORK, &fork.to_bytes())?;

@@ -8,7 +8,7 @@ use super::names::Names;
 use super::stage::Stage;
 use super::walk::{LAST, PREV, SET_RANGE, found, step};
 use crate::protocol::{EntryDraft, EntryKind, OriginId, TableId, Version};
-use crate::store::StoreError;
+use crate::store::{Identity, Outcome, StoreError};
 
 const ACTION: &str = "read a row";
 
@@ -63,7 +63,8 @@ impl RowWriter {
             if let Some(row) = stored {
                 let (header, _) = RowHeader::split(row)
                     .map_err(|error| unreadable(format!("the row {:02x?} is corrupt", self.key), error))?;
-                if !wins(stage.names.names(), (version, origin, entry.ordinal), &header) {
+                let new = Identity { origin, version, ordinal: entry.ordinal };
+                if !wins(stage.names.names(), new, &header) {
                     return Ok(false);
                 }
             }
@@ -145,17 +146,10 @@ pub(super) fn note_identity(
     }
 }
 
-fn wins(names: &Names, (version, origin, ordinal): (Version, OriginId, u32), stored: &RowHeader) -> bool {
-    version
-        .cmp(&stored.version)
-        .then_with(|| {
-            // Ids differ from log to log; names do not.
-            if origin == stored.origin {
-                return ordinal.cmp(&stored.ordinal);
-            }
-            names.origin(origin).cmp(&names.origin(stored.origin))
-        })
-        .is_gt()
+fn wins(names: &Names, new: Identity, stored: &RowHeader) -> bool {
+    let stored = Identity { origin: stored.origin, version: stored.version, ordinal: stored.ordinal };
+    // Ids differ from log to log; names do not.
+    new.against(stored, |a, b| names.origin(a).cmp(&names.origin(b))) == Outcome::Wins
 }
 
 fn last_key(stage: &Stage<'_>) -> Result<Vec<u8>, StoreError> {

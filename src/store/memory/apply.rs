@@ -1,8 +1,10 @@
 //! Applying a peer's transactions: conflict rule, duplicates, own log and position in one step.
 
+use bytes::Bytes;
+
 use crate::protocol::{
-    EntryDraft, EntryFlags, EntryKind, EntryRef, OriginId, ProtocolError, SegmentRef, TableId,
-    TransactionDraft, TransactionRef, Version,
+    Boundary, EntryDraft, EntryFlags, EntryKind, EntryRef, OriginId, Position, ProtocolError, SegmentFlags,
+    SegmentRef, Sequence, TableId, TransactionDraft, TransactionRef, Version,
 };
 use crate::store::conflict::{Identity, Outcome};
 use crate::store::{Applied, ApplyBatch, ApplyError, StoreError};
@@ -22,30 +24,47 @@ pub(super) fn apply(
     wall_ms: u64,
 ) -> (Result<Applied, ApplyError>, bool) {
     let (mut applied, mut definitions_changed) = (Applied::default(), false);
-    let mut good = state.positions.get(&batch.source).map(|position| position.boundary).unwrap_or_default();
+    let start = state.positions.get(&batch.source).map(|position| position.boundary).unwrap_or_default();
+    let mut good = start;
     if state.failed_sources.contains(&batch.source) {
         let error = ApplyError { good, at: batch.position.boundary.sequence, reason: StoreError::Closed };
         return (Err(error), false);
     }
     for parts in transactions(batch) {
-        let result =
-            parts.and_then(|parts| apply_transaction(state, batch, &parts, wall_ms).map(|one| (parts, one)));
-        match result {
-            Ok((parts, (one, changed))) => {
+        let at = match &parts {
+            Ok(parts) => parts.last().map_or(Sequence::ZERO, |part| part.header.last()),
+            Err(_) => batch.position.boundary.sequence,
+        };
+        let boundary = parts.as_ref().ok().and_then(|parts| known_boundary(batch, parts));
+        match parts.and_then(|parts| apply_transaction(state, batch, &parts, wall_ms)) {
+            Ok((one, changed)) => {
                 applied.changed += one.changed;
                 applied.unchanged += one.unchanged;
                 definitions_changed |= changed;
-                good = parts.last().and_then(TransactionRef::boundary).unwrap_or(good);
+                good = boundary.unwrap_or(good);
             }
             Err(reason) => {
                 state.failed_sources.insert(batch.source.clone());
-                let at = batch.position.boundary.sequence;
+                if good.sequence > start.sequence {
+                    // The good prefix stays, with its position.
+                    state
+                        .positions
+                        .insert(batch.source.clone(), Position { boundary: good, ..batch.position });
+                }
                 return (Err(ApplyError { good, at, reason }), definitions_changed);
             }
         }
     }
     state.positions.insert(batch.source.clone(), batch.position);
     (Ok(applied), definitions_changed)
+}
+
+/// The boundary after a transaction, when it is known: one that a filter cut has another checksum than in the source's log.
+fn known_boundary(batch: &ApplyBatch, parts: &[TransactionRef<'_>]) -> Option<Boundary> {
+    let is_filtered = |frame: &Bytes| {
+        SegmentRef::parse(frame).is_ok_and(|segment| segment.header().flags.contains(SegmentFlags::FILTERED))
+    };
+    if batch.frames.iter().any(is_filtered) { None } else { parts.last()?.boundary() }
 }
 
 /// The transactions of a batch, each as the list of its parts.

@@ -24,17 +24,18 @@ use super::{
     StoreError,
 };
 
+#[cfg(not(any(test, feature = "testing")))]
+use apply::apply as submit_to;
 #[cfg(any(test, feature = "testing"))]
 pub use plant::StorePlant;
+#[cfg(any(test, feature = "testing"))]
+use plant::apply as submit_to;
 pub use state::Row;
 use state::State;
 
 /// Most frames that are taken out of the lock at once during a scan. The first batch is one frame, so that a scan that
 /// ends early costs little.
 const SCAN_BATCH_MAX: usize = 64;
-
-/// How far versions jump when a log has lost its tail, in milliseconds.
-const RESTORED_VERSION_GAP_MS: u64 = 10_000;
 
 /// A store in memory. Every commit is visible and "durable" at once; nothing survives the process.
 ///
@@ -163,9 +164,7 @@ impl MemoryStore {
     pub fn restore(snapshot: MemorySnapshot, log_id: LogId, clock: Arc<dyn Clock>) -> Self {
         let mut state = snapshot.0;
         state.failed_sources.clear();
-        // The lost tail may have used the versions that would come next, and peers may have them.
-        let latest = state.hlc.latest();
-        state.hlc = Hlc::after(Version::new(latest.ms() + RESTORED_VERSION_GAP_MS, latest.counter()));
+        state.hlc = Hlc::after_loss(state.hlc.latest(), clock.wall_ms());
         Self {
             clock,
             log_id,
@@ -264,8 +263,58 @@ impl Applier for MemoryStore {
     }
 }
 
-#[cfg(any(test, feature = "testing"))]
-use plant::apply as submit_to;
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Moment;
 
-#[cfg(not(any(test, feature = "testing")))]
-use apply::apply as submit_to;
+    struct Stopped;
+
+    impl Clock for Stopped {
+        fn now(&self) -> Moment {
+            Moment::START
+        }
+
+        fn wall_ms(&self) -> u64 {
+            1_000
+        }
+    }
+
+    fn store() -> (MemoryStore, Entry) {
+        let node = NodeName::new("node").expect("a name");
+        let store = MemoryStore::new(node, LogId::from_bytes([1; 16]), Arc::new(Stopped));
+        let table = store.define_table(&TableName::new("t").expect("a name"), Bytes::new()).expect("room");
+        (store, Entry::put(table, "key", "value"))
+    }
+
+    #[test]
+    fn a_group_shares_a_segment_and_keeps_its_transactions_apart() {
+        let (store, entry) = store();
+        let one = [entry.clone(), entry];
+        store.append_group(&[&one, &one, &one]).expect("within the limits");
+        let mut found = Vec::new();
+        let end = store.scan(Sequence::ZERO, &mut |segment| {
+            found.push((segment.header().transactions, segment.header().entries));
+            ControlFlow::Continue(())
+        });
+        assert_eq!(end.ok(), Some(ScanEnd::Drained));
+        assert_eq!(found, [(3, 6)]);
+        let versions: std::collections::BTreeSet<_> =
+            store.logged().into_iter().map(|(_, version, _)| version).collect();
+        assert_eq!(versions.len(), 3);
+    }
+
+    #[test]
+    fn a_restored_store_gives_out_no_version_twice() {
+        let (store, entry) = store();
+        store.append(std::slice::from_ref(&entry)).expect("within the limits");
+        let snapshot = store.snapshot();
+        let lost = store.append(std::slice::from_ref(&entry)).expect("within the limits");
+        let restored = MemoryStore::restore(snapshot, LogId::from_bytes([2; 16]), Arc::new(Stopped));
+        assert_eq!(restored.head(), Sequence::new(1), "the tail is lost");
+        let again = restored.append(std::slice::from_ref(&entry)).expect("within the limits");
+        assert_eq!(again.sequence, lost.sequence);
+        assert!(again.stamp.version > lost.stamp.version);
+        assert_ne!(restored.log_id(), store.log_id());
+    }
+}

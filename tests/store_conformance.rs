@@ -1,4 +1,4 @@
-//! The LMDB store keeps the promises of every store.
+//! The stores of the library keep the promises of every store.
 
 #![cfg(feature = "lmdb")]
 
@@ -7,9 +7,9 @@ mod lmdb_support;
 use std::sync::Arc;
 
 use auditstream::clock::Clock as _;
-use auditstream::protocol::{Boundary, Entry, NodeName, TableId, TableName};
+use auditstream::protocol::{Boundary, Entry, LogId, NodeName, TableId, TableName};
 use auditstream::store::lmdb::{Durability, LmdbStore};
-use auditstream::store::{Applier, AuditLog};
+use auditstream::store::{Applier, AuditLog, MemoryStore};
 use auditstream::testing::{StoreUnderTest, check_store};
 use bytes::Bytes;
 use lmdb_support::{Folder, TestClock, block_on, clock, name};
@@ -70,4 +70,49 @@ fn the_store_keeps_every_promise_under_sync() {
 #[test]
 fn the_store_keeps_every_promise_without_sync() {
     check(Durability::NoSync);
+}
+
+struct InMemory {
+    store: Arc<MemoryStore>,
+    clock: Arc<TestClock>,
+}
+
+impl StoreUnderTest for InMemory {
+    fn node(&self) -> NodeName {
+        name("here")
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.clock.wall_ms()
+    }
+
+    fn log(&self) -> Arc<dyn AuditLog> {
+        self.store.clone()
+    }
+
+    fn applier(&self) -> Arc<dyn Applier> {
+        self.store.clone()
+    }
+
+    fn define_table(&mut self, name: &TableName, definition: &[u8]) -> TableId {
+        self.store.define_table(name, Bytes::copy_from_slice(definition)).expect("defined")
+    }
+
+    fn append(&mut self, entries: Vec<Entry>) -> Boundary {
+        self.store.append(&entries).expect("appended")
+    }
+
+    fn value(&self, table: &TableName, key: &[u8]) -> Option<Vec<u8>> {
+        self.store.row(table, key)?.value.map(|value| value.to_vec())
+    }
+}
+
+#[test]
+fn the_store_in_memory_keeps_every_promise() {
+    check_store(&mut || {
+        let clock = clock();
+        let id = LogId::from_bytes([1; 16]);
+        let store = Arc::new(MemoryStore::new(name("here"), id, Arc::clone(&clock) as Arc<_>));
+        Box::new(InMemory { store, clock })
+    });
 }

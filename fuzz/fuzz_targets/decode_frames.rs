@@ -1,0 +1,8 @@
+//! See `bodies::decode_frames`.
+
+#![no_main]
+
+#[path = "../bodies.rs"]
+mod bodies;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| bodies::decode_frames(data));
