@@ -424,3 +424,32 @@ async fn a_lie_that_is_found_during_a_pause_is_answered_with_the_last_frame() {
     let last = poured.heard.last();
     assert!(matches!(last, Some(Message::Close { code: CloseCode::Protocol, .. })), "{:?}", poured.heard);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_asks_and_does_not_listen_is_left_unread_and_given_up() {
+    let (ours, theirs) = tokio::io::duplex(1000);
+    let theirs = Mutex::new(Some(theirs));
+    let connect = move || -> common::Connecting {
+        let stream = theirs.lock().unwrap().take().map(Transport::io);
+        Box::pin(async move { stream.ok_or_else(|| std::io::ErrorKind::ConnectionRefused.into()) })
+    };
+    let (peer, config) = (Node::new("peer"), DialerConfig::default());
+    let (name, applier, clock) = (peer.name.clone(), peer.store.clone(), TokioClock::shared());
+    let dialer = Dialer::with_connector(connect, name, applier, Subscription::all(), clock.clone(), config);
+    let (handle, stop) = (dialer.handle(), CancellationToken::new());
+    tokio::spawn(dialer.run(stop.clone()));
+    let mut source = RawPeer::over(ours);
+    source.send(&Message::Hello(Hello::new(node_name("source")))).await;
+    let pings = bytes(&Message::Ping(7)).repeat(1000);
+    let mut written = 0;
+    while written <= 1024 * 1024
+        && let Ok(count) = source.stream.write(&pings[written % 24..]).await
+    {
+        written += count;
+    }
+    println!("{written} bytes taken in");
+    assert!(written <= 1024 * 1024, "{written} bytes of pings taken in without an answer read");
+    assert_eq!(clock.now().as_nanos() / 1_000_000_000, 60, "the default timeout");
+    until(|| handle.status().last_error.is_some_and(|error| error.contains("in time"))).await;
+    stop.cancel();
+}

@@ -180,7 +180,10 @@ impl Served {
         if !self.input.is_empty() {
             self.decode();
         }
-        if let Some(text) = ended {
+        if let Some(mut text) = ended {
+            if !self.input.is_empty() {
+                text.push_str(&format!(", {} bytes into a frame", self.input.len()));
+            }
             return Some(Stopped::Closed(CloseReason::Output(text)));
         }
         if total == 0 {

@@ -238,7 +238,7 @@ impl<'a> Receiving<'a> {
         let mut next = self.session.deadline();
         if let Some((_, latest)) = &self.ended {
             next = Some(next.map_or(*latest, |next| next.min(*latest)));
-        } else if self.session.wants_input() {
+        } else if self.session.wants_input() || self.stalled {
             let (due, check) = self.keepalive.check(now);
             match due {
                 Due::Dead => {

@@ -41,6 +41,9 @@ const SUBSCRIPTION_ID: u32 = 1;
 /// Most bytes of table definitions that a source may send on one connection: a thousand full ones.
 const DICTIONARY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
+/// Above this much of unsent output no input is taken: a source that does not read what it is told gets no more answers.
+const OUTPUT_BYTES_MAX: usize = 64 * 1024;
+
 /// The receiving half of one connection.
 ///
 /// Bytes go in through [`receive`](Self::receive), work comes out of [`poll_action`](Self::poll_action), bytes to send stand
@@ -367,11 +370,13 @@ impl ReceiveSession {
         &mut self.output
     }
 
-    /// Whether more input can be taken. A source that goes on in spite of a pause is left unread at twice the bound.
+    /// Whether more input can be taken. A source that goes on in spite of a pause is left unread at twice the bound, one
+    /// that does not read its answers at 64 KiB of them.
     #[must_use]
     pub fn wants_input(&self) -> bool {
         self.queued_bytes <= 2 * self.config.queued_bytes
             && self.queued.len() <= 2 * self.config.queued_frames
+            && self.output.len() <= OUTPUT_BYTES_MAX
     }
 
     /// Batches that the applier has not answered.
