@@ -346,6 +346,6 @@ fn a_wake_up_without_a_run_of_the_driver_gives_no_new_budget() {
     let (planted, _) = runtime.block_on(yields_while_woken(Some(Plant::RefillOnAnyWait), 5000));
     println!("{yields} yields, {planted} with a refill on any wait, {ticks} ticks");
     assert!(yields > 50, "{yields} yields over 10,000 pings");
-    assert!(yields > 4 * planted, "{yields} yields, {planted} with a refill on any wait");
+    assert!(yields > 2 * planted, "{yields} yields, {planted} with a refill on any wait");
     assert!(ticks > 1, "another task runs");
 }
