@@ -60,6 +60,8 @@ struct Slot {
     state: State,
     /// What is left of its share, in nanoseconds; below zero after an overshoot.
     deficit: i64,
+    /// The round in which it last went ahead of the others.
+    went_ahead: u64,
 }
 
 /// The senders of one worker, in the order in which they will be served.
@@ -72,6 +74,11 @@ pub struct Ring {
     /// Came back from caught-up: served first, for at most one quantum.
     fresh: VecDeque<MemberId>,
     ready: VecDeque<MemberId>,
+    /// Counts how often everyone in `ready` had a share. Going ahead more than once in a round would starve them: many
+    /// senders at the end of a busy log are woken by its next commit as fast as they can be served.
+    round: u64,
+    /// How many of `ready` have not had their share in this round.
+    round_left: usize,
     deadlines: BTreeSet<(Moment, MemberId)>,
     woken: Vec<MemberId>,
     scratch: Vec<u8>,
@@ -91,6 +98,8 @@ impl Ring {
             vacant: Vec::new(),
             fresh: VecDeque::new(),
             ready: VecDeque::new(),
+            round: 1,
+            round_left: 0,
             deadlines: BTreeSet::new(),
             woken: Vec::new(),
             scratch: Vec::new(),
@@ -109,7 +118,7 @@ impl Ring {
 
     /// Takes in a sender. It is ready at once, behind nobody who used a full quantum.
     pub fn join(&mut self) -> MemberId {
-        let slot = Slot { state: State::Queued, deficit: 0 };
+        let slot = Slot { state: State::Queued, deficit: 0, went_ahead: self.round };
         let id = match self.vacant.pop() {
             Some(index) => {
                 self.slots[index] = slot;
@@ -150,7 +159,13 @@ impl Ring {
                 if let Some(deadline) = deadline {
                     self.deadlines.remove(&(deadline, id));
                 }
-                self.fresh.push_back(id);
+                // Once a round, and whenever nobody is kept waiting by it.
+                if slot.went_ahead == self.round && !self.ready.is_empty() {
+                    self.ready.push_back(id);
+                } else {
+                    slot.went_ahead = self.round;
+                    self.fresh.push_back(id);
+                }
             }
         }
         slot.state = State::Queued;
@@ -317,8 +332,13 @@ impl Ring {
     fn pop_front(&mut self, from_fresh: bool) {
         if from_fresh {
             self.fresh.pop_front();
-        } else {
-            self.ready.pop_front();
+            return;
+        }
+        self.ready.pop_front();
+        self.round_left = self.round_left.saturating_sub(1).min(self.ready.len());
+        if self.round_left == 0 {
+            self.round += 1;
+            self.round_left = self.ready.len();
         }
     }
 
@@ -401,6 +421,50 @@ mod tests {
         fn collect_woken(&mut self, woken: &mut Vec<MemberId>) {
             woken.extend(self.0.take());
         }
+    }
+
+    /// Member 0 always has work; the others are caught up at once, and each finds a commit again as soon as it was served.
+    #[derive(Default)]
+    struct BusyLog {
+        woken: Vec<MemberId>,
+        served: Vec<usize>,
+    }
+
+    impl Members for BusyLog {
+        fn serve(&mut self, id: MemberId, _turn: &mut Turn<'_>) -> Stopped {
+            self.served.push(id.0);
+            if id.0 == 0 {
+                return Stopped::QuantumSpent;
+            }
+            self.woken.push(id);
+            Stopped::CaughtUp { deadline: None }
+        }
+
+        fn collect_woken(&mut self, woken: &mut Vec<MemberId>) {
+            woken.append(&mut self.woken);
+        }
+    }
+
+    #[test]
+    fn senders_at_the_end_of_a_busy_log_do_not_starve_one_that_catches_up() {
+        let clock = SlowClock::default();
+        let mut ring = Ring::new(YieldPolicy::Budget, Duration::from_millis(2));
+        for _ in 0..4 {
+            ring.join();
+        }
+        let mut members = BusyLog::default();
+        for _ in 0..10 {
+            ring.refill();
+            assert_eq!(ring.turn(&mut members, &clock), TurnEnd::Yield);
+        }
+        let longest = members.served.split(|id| *id == 0).map(<[usize]>::len).max();
+        assert!(longest <= Some(6), "{longest:?} shares of others in a row: {:?}", members.served);
+        let followed = members.served.iter().filter(|id| **id == 1).count();
+        assert!(
+            followed * 5 > members.served.len(),
+            "a follower had {followed} of {:?}",
+            members.served.len()
+        );
     }
 
     #[test]
