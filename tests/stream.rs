@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use auditstream::clock::{Clock, Moment};
 use auditstream::protocol::{
-    Entry, EntryFlags, Frame, Hello, LogId, Message, NameFilter, NodeName, Subscription, TableName,
-    decode_frame,
+    Dictionary, Entry, EntryFlags, Frame, Hello, LogId, Message, NameFilter, NodeName, SegmentRef,
+    Subscription, TableName, decode_frame,
 };
 use auditstream::receiver::{ReceiveAction, ReceiveConfig, ReceiveSession};
 use auditstream::sender::{Output, SendConfig, SendSession, Stopped, Turn, Written, YieldPolicy};
@@ -177,4 +177,93 @@ fn is_local(key: &[u8]) -> bool {
     let key = std::str::from_utf8(key).unwrap();
     key.split_once('-')
         .is_some_and(|(n, k)| (n.parse::<u32>().unwrap() + k.parse::<u32>().unwrap()) % 11 == 0)
+}
+
+/// The table definitions and the ends of the segments in `bytes`, in their order.
+fn definitions_and_ends(bytes: &mut BytesMut) -> (Vec<u32>, Vec<u64>) {
+    let (mut versions, mut ends) = (Vec::new(), Vec::new());
+    while let Some(frame) = decode_frame(bytes).unwrap() {
+        match frame {
+            Frame::Message(Message::Dictionary(Dictionary::Table(_, table))) => {
+                versions.push(u32::try_from(ends.len()).unwrap());
+                assert_eq!(table.definition, if table.version == 1 { "v1" } else { "v2" });
+                versions.push(table.version);
+            }
+            Frame::Segment(frame) => ends.push(SegmentRef::parse(&frame).unwrap().header().last.get()),
+            _ => {}
+        }
+    }
+    (versions, ends)
+}
+
+#[test]
+fn a_definition_that_changes_while_a_frame_is_being_filled_goes_out_before_the_entries_written_under_it() {
+    let clock = Arc::new(FakeClock::default());
+    let store = MemoryStore::new(name("source"), LogId::from_bytes([1; 16]), clock.clone());
+    let table = TableName::new("wanted").unwrap();
+    let wanted = store.define_table(&table, "v1".into()).unwrap();
+    let entries: Vec<_> = (0..100)
+        .map(|k| {
+            let entry = Entry::put(wanted, format!("{k}"), "value");
+            if k % 2 == 0 { entry.marked(EntryFlags::LOCAL_ONLY) } else { entry }
+        })
+        .collect();
+    store.append(&entries).unwrap();
+    let (subscription, config) = (Subscription::all(), SendConfig::default());
+    let mut session =
+        SendSession::subscribe(&store, &name("source"), name("peer"), 1, subscription, config).unwrap();
+    let mut pipe = Pipe { bytes: BytesMut::new(), room: usize::MAX };
+    let mut scratch = Vec::new();
+    let mut pump = |quantum| {
+        let mut turn = Turn::new(&*clock, YieldPolicy::Budget, quantum, Duration::from_secs(1), &mut scratch);
+        let stopped = session.pump(&store, &mut pipe, &mut turn);
+        (stopped, session.place())
+    };
+    assert_eq!(
+        pump(Duration::from_nanos(1)),
+        (Stopped::QuantumSpent, (true, true)),
+        "in the middle of a frame"
+    );
+    store.define_table(&table, "v2".into()).unwrap();
+    store.append(&[Entry::put(wanted, "new", "under the new definition")]).unwrap();
+    assert!(matches!(pump(Duration::from_secs(1)).0, Stopped::CaughtUp { .. }));
+    let (definitions, ends) = definitions_and_ends(&mut pipe.bytes);
+    assert_eq!(ends, [100, 101]);
+    assert_eq!(definitions, [0, 1, 1, 2], "pairs: segments before it, version");
+}
+
+/// Counts how often it is looked at and stands still.
+#[derive(Default)]
+struct Counting(AtomicU64);
+
+impl Clock for Counting {
+    fn now(&self) -> Moment {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Moment::START
+    }
+
+    fn wall_ms(&self) -> u64 {
+        1_000_000
+    }
+}
+
+#[test]
+fn the_clock_is_read_at_every_64_kib_of_examined_entries_also_when_each_is_a_transaction() {
+    let clock = Arc::new(Counting::default());
+    let store = MemoryStore::new(name("source"), LogId::from_bytes([1; 16]), clock.clone());
+    let table = store.define_table(&TableName::new("t").unwrap(), "".into()).unwrap();
+    for n in 0..64 {
+        let entry = Entry::put(table, format!("{n}"), vec![0; 100_000]).marked(EntryFlags::LOCAL_ONLY);
+        store.append(&[entry]).unwrap();
+    }
+    let (subscription, config) = (Subscription::all(), SendConfig::default());
+    let mut session =
+        SendSession::subscribe(&store, &name("source"), name("peer"), 1, subscription, config).unwrap();
+    let mut pipe = Pipe { bytes: BytesMut::new(), room: usize::MAX };
+    let (before, mut scratch) = (clock.0.load(Ordering::Relaxed), Vec::new());
+    let second = Duration::from_secs(1);
+    let mut turn = Turn::new(&*clock, YieldPolicy::Budget, second, second, &mut scratch);
+    assert!(matches!(session.pump(&store, &mut pipe, &mut turn), Stopped::CaughtUp { .. }));
+    let reads = clock.0.load(Ordering::Relaxed) - before;
+    assert!(reads >= 64, "{reads} looks at the clock for 64 entries of 100 kB, each over one unit");
 }

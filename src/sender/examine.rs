@@ -140,6 +140,7 @@ impl Pump<'_, '_> {
         next: Inside,
     ) -> Flow {
         let mut run = Run::starting_at(place.entry_offset);
+        let mut last_bytes = 0;
         loop {
             let entry = match transaction.entry_at(place.entry_offset) {
                 Ok(Some(entry)) => entry,
@@ -165,9 +166,13 @@ impl Pump<'_, '_> {
                     self.copy_run(transaction, &run, place);
                     return flow;
                 }
+            } else {
+                // Counted at the end of the transaction, once: it may be the only one, and as large as three units.
+                last_bytes = entry.encoded.len();
             }
         }
-        self.end_examined(segment, transaction, &run, next)
+        self.end_examined(segment, transaction, &run, next);
+        self.after_unit(1, last_bytes)
     }
 
     fn end_examined(
@@ -176,7 +181,7 @@ impl Pump<'_, '_> {
         transaction: &TransactionRef<'_>,
         run: &Run,
         next: Inside,
-    ) -> Flow {
+    ) {
         let untouched = run.bytes == (0..transaction.header.bytes as usize);
         if let (true, Some(entries)) = (untouched, &run.entries) {
             let staged = self.session.staged.get_or_insert_with(|| start_frame(self.turn.scratch));
@@ -196,7 +201,6 @@ impl Pump<'_, '_> {
             // The baseline coalesces its writes per transaction and no further.
             self.close_frame(self.session.boundary, segment);
         }
-        self.after_unit(1, 0)
     }
 
     /// Copies a run into the frame being filled, and gives the empty run after it.

@@ -8,6 +8,7 @@ use super::pump::{Flow, Pump};
 impl Pump<'_, '_> {
     /// Names go out before the first segment that uses them, in the same ordered stream.
     pub(super) fn introduce(&mut self, segment: &SegmentRef<'_>) -> Flow {
+        self.forget_changed_definitions();
         match self.introduce_all(segment) {
             Ok(()) => Flow::Continue(()),
             Err(error) => Flow::Break(self.store_failed(&error)),
@@ -59,15 +60,14 @@ impl Pump<'_, '_> {
         Ok(())
     }
 
-    /// A definition that changed is sent again, before any entry that was written under it.
-    pub(super) fn send_changed_definitions(&mut self) -> Flow {
+    /// A definition that changed is sent again, before any entry that was written under it. Looked at for every segment:
+    /// one that can be read now may have been written after this run began.
+    fn forget_changed_definitions(&mut self) {
         let version = self.log.definitions_version();
-        if version == self.session.introduced.definitions_version || self.session.staged.is_some() {
-            return Flow::Continue(());
+        if version != self.session.introduced.definitions_version {
+            self.session.introduced.definitions_version = version;
+            self.session.introduced.tables.clear();
         }
-        self.session.introduced.definitions_version = version;
-        self.session.introduced.tables.clear();
-        Flow::Continue(())
     }
 
     fn put_message(&mut self, message: &Message) {

@@ -85,7 +85,6 @@ impl Pump<'_, '_> {
         if self.session.paused {
             return Flow::Break(Stopped::Blocked(Blocked::Paused));
         }
-        self.send_changed_definitions()?;
         Flow::Continue(())
     }
 
