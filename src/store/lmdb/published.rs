@@ -1,7 +1,7 @@
 //! What readers may see.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use super::names::Names;
 use super::options::Durability;
@@ -11,6 +11,7 @@ use crate::store::CommitNotifier;
 /// What readers may see: set after a commit has returned.
 pub(super) struct Published {
     names: RwLock<Arc<Names>>,
+    order: Mutex<()>,
     definitions: AtomicU64,
     head: AtomicU64,
     pub(super) committed_bytes: AtomicU64,
@@ -25,6 +26,7 @@ impl Published {
         Self {
             definitions: AtomicU64::new(names.version),
             names: RwLock::new(Arc::new(names)),
+            order: Mutex::default(),
             head: AtomicU64::new(tail.end.sequence.get()),
             committed_bytes: AtomicU64::new(tail.cumulative_bytes),
             synced_bytes: AtomicU64::new(tail.cumulative_bytes),
@@ -46,12 +48,26 @@ impl Published {
         self.definitions.load(Ordering::Acquire)
     }
 
-    /// Names first, so that no reader meets an entry before its names. The head only rises: the writer thread and a
-    /// host's transaction may get here in another order than they committed in.
-    pub(super) fn publish(&self, names: Option<Arc<Names>>, tail: LogTail) {
+    /// Held from before a commit until it is published. It is taken under LMDB's write lock, which the commit gives
+    /// back: without it a later commit of another thread could publish its head, and with it the entries of this one, before
+    /// the names of this one.
+    pub(super) fn in_order(&self) -> MutexGuard<'_, ()> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Names first, then the version that says that they changed, then the head: no reader meets an entry before its
+    /// names, or takes old names for the new version's. Says whether the head has moved: whoever waits for that is to be
+    /// notified, after the order was given back.
+    pub(super) fn publish(
+        &self,
+        _in_order: &MutexGuard<'_, ()>,
+        names: Option<Arc<Names>>,
+        tail: LogTail,
+    ) -> bool {
         if let Some(names) = names {
-            self.definitions.store(names.version, Ordering::Release);
+            let version = names.version;
             *self.names.write().unwrap_or_else(PoisonError::into_inner) = names;
+            self.definitions.store(version, Ordering::Release);
         }
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.committed_bytes.fetch_max(tail.cumulative_bytes, Ordering::Relaxed);
@@ -59,8 +75,6 @@ impl Published {
             self.synced_bytes.fetch_max(tail.cumulative_bytes, Ordering::Relaxed);
         }
         let head = tail.end.sequence.get();
-        if self.head.fetch_max(head, Ordering::AcqRel) < head {
-            self.notifier.notify();
-        }
+        self.head.fetch_max(head, Ordering::AcqRel) < head
     }
 }

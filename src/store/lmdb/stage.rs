@@ -73,9 +73,14 @@ impl<'a> Stage<'a> {
                 .put(core.databases.meta, &META_TAIL, &stored.to_bytes(), WriteFlags::empty())
                 .map_err(|error| write_error("write the end of the log", error, &core.options))?;
         }
+        let in_order = core.published.in_order();
         self.txn.commit().map_err(|error| write_error("commit", error, &core.options))?;
         let names: Option<Arc<Names>> = self.names.into_changed();
-        core.published.publish(names, stored.tail);
+        let moved = core.published.publish(&in_order, names, stored.tail);
+        drop(in_order);
+        if moved {
+            core.published.notifier.notify();
+        }
         Ok(())
     }
 }
