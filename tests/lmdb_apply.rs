@@ -232,3 +232,16 @@ fn any_order_and_any_number_of_paths_end_in_the_same_rows() {
         }
     }
 }
+
+#[test]
+fn a_callback_that_panics_does_not_end_the_writer_thread() {
+    let folder = Folder::new();
+    let store = folder.open("node");
+    let mut source = Source::new();
+    let batch = source.batch("source", &[]);
+    store.applier().submit(batch, Box::new(|_| panic!("a fault of the host, on purpose")));
+    let things = store.define_table(&table("things"), Bytes::new()).expect("the thread still serves");
+    let ticket = store.writer().enqueue(vec![Entry::put(things, "key", "value")]).expect("enqueued");
+    assert_eq!(block_on(ticket.durable()).expect("durable").sequence, Sequence::new(1));
+    store.close().expect("closed");
+}

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Core;
 use super::apply::read_position;
-use super::queue::{ApplyJob, Job, Task};
+use super::queue::{ApplyJob, ApplyReply, Job, Task};
 use super::writer::refuse;
 use crate::protocol::{NodeName, Position, SegmentRef};
 use crate::store::{Applier, ApplyBatch, ApplyDone, ApplyError, StoreError};
@@ -34,6 +34,7 @@ impl Applier for LmdbApplier {
         let session = self.core.sources.session(&batch.source);
         let records = batch.frames.iter().map(|frame| entries_in(frame)).sum();
         let bytes = batch.frames.iter().map(bytes::Bytes::len).sum();
+        let done = ApplyReply::new(done, batch.position.boundary.sequence);
         let task = Task::Apply(ApplyJob { batch, session, done });
         if let Err(refused) = self.core.queue.push(Job { task, records, bytes }) {
             refuse(refused.1.task);

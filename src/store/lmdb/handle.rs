@@ -76,8 +76,8 @@ impl AuditWriter {
         let task = Task::Write(WriteJob { entries, ticket: state });
         match self.core.queue.push(Job { task, records, bytes }).map_err(|refused| *refused) {
             Ok(()) => Ok(ticket),
-            Err((PushError::Full { records, bytes }, Job { task: Task::Write(write), .. })) => {
-                Err(EnqueueError::Full { entries: write.entries, records, bytes })
+            Err((PushError::Full { records, bytes }, Job { task: Task::Write(mut write), .. })) => {
+                Err(EnqueueError::Full { entries: std::mem::take(&mut write.entries), records, bytes })
             }
             Err(_) => Err(EnqueueError::Closed),
         }

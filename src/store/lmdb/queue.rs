@@ -1,6 +1,7 @@
 //! The jobs that wait for the writer thread.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,8 +10,8 @@ use bytes::Bytes;
 
 use super::ticket::TicketState;
 use crate::clock::Clock;
-use crate::protocol::{Entry, TableId, TableName};
-use crate::store::{ApplyBatch, ApplyDone, CommitNotifier, StoreError};
+use crate::protocol::{Boundary, Entry, Sequence, TableId, TableName};
+use crate::store::{Applied, ApplyBatch, ApplyDone, ApplyError, CommitNotifier, StoreError};
 
 /// Most entries of one commit: where the cost of a commit per entry stops falling.
 const COMMIT_RECORDS: usize = 1500;
@@ -23,12 +24,50 @@ pub(super) struct WriteJob {
     pub(super) ticket: Arc<TicketState>,
 }
 
+impl Drop for WriteJob {
+    /// Whoever waits for an answer gets one, even when the writer thread broke off. An earlier answer stands.
+    fn drop(&mut self) {
+        self.ticket.answer(Err(StoreError::Closed));
+    }
+}
+
 /// Transactions of another node.
 pub(super) struct ApplyJob {
     pub(super) batch: ApplyBatch,
     /// The source's session at the submit; see `LmdbApplier`.
     pub(super) session: u64,
-    pub(super) done: ApplyDone,
+    pub(super) done: ApplyReply,
+}
+
+/// The host's callback for one batch: called exactly once, even when the writer thread broke off.
+pub(super) struct ApplyReply {
+    done: Option<ApplyDone>,
+    at: Sequence,
+}
+
+impl ApplyReply {
+    pub(super) fn new(done: ApplyDone, at: Sequence) -> Self {
+        Self { done: Some(done), at }
+    }
+
+    pub(super) fn send(mut self, answer: Result<Applied, ApplyError>) {
+        self.call(answer);
+    }
+
+    fn call(&mut self, answer: Result<Applied, ApplyError>) {
+        let Some(done) = self.done.take() else { return };
+        // A callback that panics is the host's fault. It must not take the one thread along that everybody waits for.
+        if catch_unwind(AssertUnwindSafe(|| done(answer))).is_err() {
+            tracing::error!(at = self.at.get(), "the callback of a received batch panicked");
+        }
+    }
+}
+
+impl Drop for ApplyReply {
+    fn drop(&mut self) {
+        let (good, reason) = (Boundary::START, StoreError::Closed);
+        self.call(Err(ApplyError { good, at: self.at, reason }));
+    }
 }
 
 /// A table's definition.
@@ -193,6 +232,8 @@ impl Queue {
                 state.write_bytes += job.bytes;
                 state.writes.push_front(job);
             } else {
+                // The time was up before its turn: it goes first, or own writes that fill the time would keep it out for ever.
+                state.passed_over = true;
                 state.others.push_front(job);
             }
         }
@@ -234,6 +275,8 @@ fn take_from(jobs: &mut VecDeque<Job>, group: &mut Vec<Job>, filled: &mut (usize
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+
     use super::*;
     use crate::clock::Moment;
 
@@ -297,6 +340,40 @@ mod tests {
         // Nobody else comes, and the patience is nothing: a lone job is not held back.
         assert!(queue.push(write(1)).is_ok());
         assert_eq!(queue.take(3, Duration::ZERO, &Still).map(|group| group.len()), Some(1));
+    }
+
+    #[test]
+    fn a_batch_that_the_time_did_not_reach_goes_first_the_next_time() {
+        let queue = Queue::new(100_000, 1_000_000);
+        let (reply, _) = std::sync::mpsc::sync_channel(1);
+        let name = TableName::new("t").expect("a name");
+        let task = Task::Define(DefineJob { name, definition: Bytes::new(), reply });
+        assert!(queue.push(Job { task, records: 1, bytes: 1 }).is_ok());
+        for _ in 0..3 {
+            assert!(queue.push(write(700)).is_ok());
+        }
+        let mut group = queue.take(1, Duration::ZERO, &Still).expect("jobs");
+        assert_eq!(group.iter().map(|job| job.records).collect::<Vec<_>>(), [700, 1]);
+        queue.put_back(group.split_off(1));
+        let group = queue.take(1, Duration::ZERO, &Still).expect("jobs");
+        assert_eq!(group.iter().map(|job| job.records).collect::<Vec<_>>(), [1, 700, 700]);
+    }
+
+    #[test]
+    fn a_job_that_is_dropped_answers_whoever_waits_for_it() {
+        let job = write(1);
+        let Task::Write(WriteJob { ticket, .. }) = &job.task else { panic!("a write") };
+        let ticket = super::super::Ticket { state: Arc::clone(ticket) };
+        drop(job);
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let answer = std::pin::pin!(ticket.durable()).poll(&mut context);
+        assert!(matches!(answer, std::task::Poll::Ready(Err(StoreError::Closed))));
+        let answers = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&answers);
+        let done =
+            move |answer: Result<Applied, ApplyError>| kept.lock().expect("a lock").push(answer.is_ok());
+        drop(ApplyReply::new(Box::new(done), Sequence::new(7)));
+        assert_eq!(*answers.lock().expect("a lock"), [false]);
     }
 
     #[test]

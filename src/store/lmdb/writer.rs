@@ -166,7 +166,7 @@ impl WriterThread {
         tracing::warn!(source = %batch.source, at = failed.at.get(), good = good.sequence.get(), %error,
             "a received transaction cannot be applied; the stream is latched off");
         core.sources.latch(&batch.source, session, error.clone());
-        done(Err(error));
+        done.send(Err(error));
     }
 
     fn commit_prefix(
@@ -198,8 +198,8 @@ fn end_of(job: Option<&Job>) -> Sequence {
 fn answer(task: Task, outcome: Outcome) {
     match (task, outcome) {
         (Task::Write(write), Outcome::Written(boundary)) => write.ticket.answer(Ok(boundary)),
-        (Task::Apply(apply), Outcome::Applied(applied)) => (apply.done)(Ok(applied)),
-        (Task::Apply(apply), Outcome::Latched(error)) => (apply.done)(Err(error)),
+        (Task::Apply(apply), Outcome::Applied(applied)) => apply.done.send(Ok(applied)),
+        (Task::Apply(apply), Outcome::Latched(error)) => apply.done.send(Err(error)),
         (Task::Define(define), Outcome::Defined(id)) => drop(define.reply.send(Ok(id))),
         // Outcomes are made job by job, so the pairs above are all there are.
         (task, _) => refuse(task),
@@ -209,12 +209,9 @@ fn answer(task: Task, outcome: Outcome) {
 /// Answers a job that nobody will serve.
 pub(super) fn refuse(task: Task) {
     match task {
-        Task::Write(write) => write.ticket.answer(Err(StoreError::Closed)),
         Task::Define(define) => drop(define.reply.send(Err(StoreError::Closed))),
-        Task::Apply(apply) => {
-            let at = apply.batch.position.boundary.sequence;
-            (apply.done)(Err(ApplyError { good: Boundary::START, at, reason: StoreError::Closed }));
-        }
+        // They say so by themselves when they are dropped.
+        task @ (Task::Write(_) | Task::Apply(_)) => drop(task),
     }
 }
 
