@@ -83,6 +83,8 @@ pub(super) struct Served {
     /// Set once the last frame is out: until then the other side's end is awaited, so that its unread bytes do not turn the
     /// close into a reset that would take the last frame along.
     pub(super) draining: Option<Moment>,
+    /// Whether the end of this side's bytes is out.
+    shut: bool,
     /// Set when a close was asked for: the latest moment for its frame to get out.
     pub(super) closing: Option<Moment>,
     /// Whether it is in its log's list of those that wait for a commit.
@@ -115,6 +117,7 @@ impl Served {
             stalled: false,
             stats: Arc::new(Mutex::new(stats)),
             draining: None,
+            shut: false,
             closing: None,
             awaits_commit: false,
         })
@@ -145,10 +148,17 @@ impl Served {
             Poll::Ready(Err(error)) => return Stopped::Closed(CloseReason::Output(error.to_string())),
             Poll::Ready(Ok(())) | Poll::Pending => {}
         }
-        if matches!(stopped, Stopped::Closed(CloseReason::Here(_))) && self.draining.is_none() {
-            self.draining = Some(turn.now().plus(CLOSE_GRACE));
-            if let Poll::Ready(Err(error)) = self.transport.poll_shutdown(cx) {
-                return Stopped::Closed(CloseReason::Output(error.to_string()));
+        if matches!(stopped, Stopped::Closed(CloseReason::Here(_))) {
+            self.draining.get_or_insert_with(|| turn.now().plus(CLOSE_GRACE));
+            // Under TLS it takes room in the socket to say the end: it is asked for again until it is out.
+            if !self.shut {
+                match self.transport.poll_shutdown(cx) {
+                    Poll::Pending => {}
+                    Poll::Ready(Ok(())) => self.shut = true,
+                    Poll::Ready(Err(error)) => {
+                        return Stopped::Closed(CloseReason::Output(error.to_string()));
+                    }
+                }
             }
         }
         stopped

@@ -237,6 +237,11 @@ impl<'a> Receiving<'a> {
         }
         let mut next = self.session.deadline();
         if let Some((_, latest)) = &self.ended {
+            if *latest <= now {
+                // Only the open batches are waited for now, and their answers wake this task: a timer that is due already
+                // would do so all the time.
+                return false;
+            }
             next = Some(next.map_or(*latest, |next| next.min(*latest)));
         } else if self.session.wants_input() || self.stalled {
             let (due, check) = self.keepalive.check(now);
