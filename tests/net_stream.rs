@@ -4,12 +4,12 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use auditstream::net::{Dialer, DialerConfig, Listener, Placement, Worker, WorkerConfig, WorkerPool};
-use auditstream::protocol::{Entry, Subscription};
-use auditstream::store::{AuditLog, MemoryStore};
+use auditstream::protocol::{Entry, NodeName, Position, Subscription};
+use auditstream::store::{Applied, Applier, ApplyBatch, ApplyDone, AuditLog, MemoryStore, StoreError};
 use common::{Node, follow, node_name, source_of};
 use tokio_util::sync::CancellationToken;
 
@@ -163,4 +163,42 @@ fn a_worker_can_be_spawned_on_any_runtime() {
     let dialer = follow("127.0.0.1:1".parse().unwrap(), &node, Subscription::all());
     is_send(&dialer.run(CancellationToken::new()));
     static_assertions::assert_impl_all!(auditstream::net::WorkerHandle: Clone, Send, Sync);
+}
+
+/// Answers every batch at once and keeps it.
+#[derive(Default)]
+struct Keeper(Mutex<Vec<ApplyBatch>>);
+
+impl Applier for Keeper {
+    fn position(&self, _source: &NodeName) -> Result<Option<Position>, StoreError> {
+        Ok(None)
+    }
+
+    fn submit(&self, batch: ApplyBatch, done: ApplyDone) {
+        self.0.lock().unwrap().push(batch);
+        done(Ok(Applied::default()));
+    }
+}
+
+#[tokio::test]
+async fn a_small_frame_that_waits_holds_no_more_memory_than_it_is_counted_with() {
+    let stop = CancellationToken::new();
+    let (source, peer, keeper) = (Node::new("source"), Node::new("peer"), Arc::new(Keeper::default()));
+    let (address, _worker) = serve(&source, &stop).await;
+    let (subscription, config) = (Subscription::all(), DialerConfig::default());
+    let dialer =
+        Dialer::new(address, peer.name.clone(), keeper.clone(), subscription, peer.clock.clone(), config);
+    let running = tokio::spawn(dialer.run(stop.clone()));
+    // Each is read by itself.
+    for row in 0..20 {
+        source.fill(row..row + 1, 20);
+        common::until(|| keeper.0.lock().unwrap().len() == row + 1).await;
+    }
+    stop.cancel();
+    running.await.unwrap();
+    let batches = std::mem::take(&mut *keeper.0.lock().unwrap());
+    for frame in batches.into_iter().flat_map(|batch| batch.frames) {
+        let held = frame.try_into_mut().expect("nobody else holds it").capacity();
+        assert!(held < 2048, "a frame of some 200 bytes holds {held}");
+    }
 }

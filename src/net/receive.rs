@@ -39,6 +39,9 @@ pub(super) struct Receiving<'a> {
     keepalive: Keepalive,
     subscription: Subscription,
     input: BytesMut,
+    /// What is read goes through here: frames are cut out of `input` and hold on to its memory while they wait, so that
+    /// must not be larger than what came in.
+    buffer: Vec<u8>,
     answers: (mpsc::UnboundedSender<Answer>, mpsc::UnboundedReceiver<Answer>),
     sleep: Option<Pin<Box<Sleep>>>,
     /// Whether the transport had no room when it was written to last.
@@ -67,6 +70,7 @@ impl<'a> Receiving<'a> {
             keepalive,
             subscription,
             input: BytesMut::new(),
+            buffer: vec![0; READ_BYTES],
             answers: mpsc::unbounded_channel(),
             sleep: None,
             stalled: false,
@@ -200,15 +204,8 @@ impl<'a> Receiving<'a> {
         if self.ended.is_some() || !self.session.wants_input() {
             return 0;
         }
-        let filled = self.input.len();
-        self.input.resize(filled + READ_BYTES, 0);
-        let read = self.transport.poll_read(cx, &mut self.input[filled..]);
-        let count = match &read {
-            Poll::Ready(Ok(count)) => *count,
-            _ => 0,
-        };
-        self.input.truncate(filled + count);
-        match read {
+        let mut count = 0;
+        match self.transport.poll_read(cx, &mut self.buffer) {
             Poll::Pending => return 0,
             Poll::Ready(Err(error)) => self.disconnected(&error.to_string()),
             Poll::Ready(Ok(0)) => {
@@ -218,9 +215,11 @@ impl<'a> Receiving<'a> {
                 };
                 self.disconnected(&text);
             }
-            Poll::Ready(Ok(_)) => {
+            Poll::Ready(Ok(read)) => {
+                count = read;
                 let now = self.clock.now();
                 self.keepalive.on_received(now);
+                self.input.extend_from_slice(&self.buffer[..count]);
                 self.session.receive(&mut self.input, now);
             }
         }
