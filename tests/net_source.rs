@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use auditstream::clock::{Clock, Moment};
 use auditstream::net::{Dialer, DialerConfig, DialerHandle, DialerState, KeepaliveConfig, Transport};
 use auditstream::protocol::{
     Boundary, CloseCode, Dictionary, Fingerprint, Hello, LogId, Message, NodeName, OriginId, Position,
@@ -452,4 +453,55 @@ async fn a_source_that_asks_and_does_not_listen_is_left_unread_and_given_up() {
     assert_eq!(clock.now().as_nanos() / 1_000_000_000, 60, "the default timeout");
     until(|| handle.status().last_error.is_some_and(|error| error.contains("in time"))).await;
     stop.cancel();
+}
+
+/// Counts how often it is looked at.
+struct Counting(Arc<dyn Clock>, AtomicUsize);
+
+impl Clock for Counting {
+    fn now(&self) -> Moment {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.now()
+    }
+
+    fn wall_ms(&self) -> u64 {
+        self.0.wall_ms()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_outlives_its_connection_is_awaited_without_a_timer() {
+    let (ours, theirs) = tokio::io::duplex(1024 * 1024);
+    let theirs = Mutex::new(Some(theirs));
+    let connect = move || -> common::Connecting {
+        let stream = theirs.lock().unwrap().take().map(Transport::io);
+        Box::pin(async move { stream.ok_or_else(|| std::io::ErrorKind::ConnectionRefused.into()) })
+    };
+    let node = Node::new("source");
+    node.fill(0..1, 20);
+    let stuck = Arc::new(Stuck { open: Mutex::new(Some(VecDeque::new())), ..Stuck::default() });
+    let clock = Arc::new(Counting(TokioClock::shared(), AtomicUsize::new(0)));
+    let (name, config) = (node_name("peer"), DialerConfig::default());
+    let dialer =
+        Dialer::with_connector(connect, name, stuck.clone(), Subscription::all(), clock.clone(), config);
+    let (handle, stop) = (dialer.handle(), CancellationToken::new());
+    let dialing = tokio::spawn(dialer.run(stop.clone()));
+    let mut source = RawPeer::over(ours);
+    source.send(&Message::Hello(Hello::new(node_name("source")))).await;
+    assert!(matches!(source.next_message().await, Some(Message::Hello(_))));
+    assert!(matches!(source.next_message().await, Some(Message::Subscribe { .. })));
+    source.send_bytes(&[bytes(&accepted(Boundary::START)), names(), segments(&node).concat()].concat()).await;
+    let waiting = || stuck.open.lock().unwrap().as_ref().is_some_and(|held| held.len() == 1);
+    until(waiting).await;
+    drop(source);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let before = clock.1.load(Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let looks = clock.1.load(Ordering::Relaxed) - before;
+    assert!(looks < 10, "{looks} looks at the clock while only the applier is waited for");
+    assert_eq!(handle.status().reconnects, 0, "the next connection waits for the open batch");
+    stuck.let_go();
+    until(|| handle.status().reconnects > 0).await;
+    stop.cancel();
+    dialing.await.unwrap();
 }
