@@ -89,6 +89,7 @@ impl Serving {
                 counts.bytes += connection.sent.bytes_sent;
                 counts.writes += connection.sent.writes;
                 counts.writes_blocked += connection.sent.writes_blocked;
+                counts.reads += connection.reads;
             }
         }
         counts

@@ -47,6 +47,8 @@ pub struct ConnectionStats {
     pub position: Sequence,
     /// What the peer acknowledged last.
     pub acknowledged: Acknowledgement,
+    /// Read calls that took at least a byte of the peer's.
+    pub reads: u64,
     /// What it waits for, if it does.
     pub blocked: Option<Blocked>,
     /// Bytes that wait for room in the socket.
@@ -89,6 +91,7 @@ pub(super) struct Served {
     pub(super) closing: Option<Moment>,
     /// Whether it is in its log's list of those that wait for a commit.
     pub(super) awaits_commit: bool,
+    reads: u64,
 }
 
 impl Served {
@@ -104,6 +107,7 @@ impl Served {
             sent: *session.stats(),
             position: session.position().boundary.sequence,
             acknowledged: session.acknowledged(),
+            reads: 0,
             blocked: None,
             pending_bytes: 0,
         };
@@ -120,6 +124,7 @@ impl Served {
             shut: false,
             closing: None,
             awaits_commit: false,
+            reads: 0,
         })
     }
 
@@ -175,6 +180,7 @@ impl Served {
                 Poll::Ready(Err(error)) => ended = Some(error.to_string()),
                 Poll::Ready(Ok(count)) => {
                     total += count;
+                    self.reads += 1;
                     if self.draining.is_none() {
                         self.input.extend_from_slice(&buffer[..count]);
                     }
@@ -232,6 +238,7 @@ impl Served {
         stats.sent = *self.session.stats();
         stats.position = self.session.position().boundary.sequence;
         stats.acknowledged = self.session.acknowledged();
+        stats.reads = self.reads;
         stats.pending_bytes = self.session.pending_bytes();
         stats.blocked = match stopped {
             Stopped::Blocked(blocked) => Some(*blocked),

@@ -3,7 +3,7 @@
 use crate::protocol::{CloseReason, NodeName};
 use crate::store::ApplyBatch;
 
-/// Names one batch between [`ReceiveAction::Apply`] and [`ReceiveSession::on_applied`].
+/// Names one batch between [`ReceiveAction::Apply`] and [`ReceiveSession::on_applied`](super::ReceiveSession::on_applied).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub(super) u64);
 
@@ -11,9 +11,9 @@ pub struct Ticket(pub(super) u64);
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReceiveAction {
-    /// The source said who it is. Look up the position stored for it and call [`ReceiveSession::subscribe`].
+    /// The source said who it is. Look up the position stored for it and call [`ReceiveSession::subscribe`](super::ReceiveSession::subscribe).
     Greeted(NodeName),
-    /// Hand the batch to the applier, and its answer to [`ReceiveSession::on_applied`].
+    /// Hand the batch to the applier, and its answer to [`ReceiveSession::on_applied`](super::ReceiveSession::on_applied).
     Apply(Ticket, ApplyBatch),
     /// The stream is over. Write what is left in the output, wait for the open tickets, and close.
     Closed(CloseReason),

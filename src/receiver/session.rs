@@ -60,7 +60,8 @@ pub struct ReceiveSession {
     queued_bytes: usize,
     staging: Staging,
     decoded: VecDeque<ApplyBatch>,
-    uncommitted: VecDeque<(Ticket, Boundary)>,
+    /// Handed out and not answered: the boundary after each batch, and its frames.
+    uncommitted: VecDeque<(Ticket, Boundary, usize)>,
     next_ticket: u64,
     acknowledger: Acknowledger,
     pacing: Pacing,
@@ -298,14 +299,14 @@ impl ReceiveSession {
             let Some(batch) = self.decoded.pop_front() else { break };
             let ticket = Ticket(self.next_ticket);
             self.next_ticket += 1;
-            self.uncommitted.push_back((ticket, batch.position.boundary));
+            self.uncommitted.push_back((ticket, batch.position.boundary, batch.frames.len().max(1)));
             self.actions.push_back(ReceiveAction::Apply(ticket, batch));
         }
     }
 
     fn uncommitted_frames(&self) -> usize {
-        // The parts of one large transaction count as one: they commit together or not at all.
-        self.uncommitted.len()
+        // A large transaction may have more frames than the bound: it is handed out whole once there is any room.
+        self.uncommitted.iter().map(|(.., frames)| frames).sum()
     }
 
     fn pace(&mut self, committed: bool) {
@@ -327,10 +328,10 @@ impl ReceiveSession {
 
     /// Takes in the applier's answer. Tickets are answered in order; an unknown one is ignored.
     pub fn on_applied(&mut self, ticket: Ticket, result: Result<Applied, ApplyError>, now: Moment) {
-        if self.uncommitted.front().is_none_or(|(front, _)| *front != ticket) {
+        if self.uncommitted.front().is_none_or(|(front, ..)| *front != ticket) {
             return;
         }
-        let Some((_, boundary)) = self.uncommitted.pop_front() else { return };
+        let Some((_, boundary, _)) = self.uncommitted.pop_front() else { return };
         match result {
             Ok(applied) => {
                 self.stats.entries_changed += applied.changed;

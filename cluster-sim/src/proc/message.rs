@@ -78,6 +78,7 @@ pub(crate) struct SenderCounts {
     pub(crate) bytes: u64,
     pub(crate) writes: u64,
     pub(crate) writes_blocked: u64,
+    pub(crate) reads: u64,
     /// Turns that ended with a spent budget (a round, for the controls).
     pub(crate) yields: u64,
     /// Turns that ended because every sender waited.

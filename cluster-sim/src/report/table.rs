@@ -32,7 +32,7 @@ pub(crate) fn render(cells: &Cells) -> String {
     let mut text = table.to_string();
     text.push_str("\nCPU, yields and system calls are per entry sent to a peer.\n");
     text.push_str(
-        "System calls are writes and looks for ready sockets; reads of acknowledgements come on top.\n",
+        "System calls are the worker's writes, reads and looks for ready sockets, as it counts them.\n",
     );
     text.push_str("n/a:\n");
     text.push_str(&missing(cells));
