@@ -2,18 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use auditstream::clock::{Clock, Moment};
 use auditstream::protocol::{
-    Dictionary, Entry, EntryFlags, Frame, Hello, LogId, Message, NameFilter, NodeName, SegmentRef,
-    Subscription, TableName, decode_frame,
+    Boundary, Dictionary, Entry, EntryFlags, Frame, Hello, LogId, Message, NameFilter, NodeName, SegmentRef,
+    Sequence, Subscription, TableName, decode_frame,
 };
 use auditstream::receiver::{ReceiveAction, ReceiveConfig, ReceiveSession};
 use auditstream::sender::{Output, SendConfig, SendSession, Stopped, Turn, Written, YieldPolicy};
-use auditstream::store::{Applier, AuditLog, MemoryStore};
+use auditstream::store::{Applied, Applier, ApplyError, AuditLog, MemoryStore, StoreError};
 use bytes::BytesMut;
 
 #[derive(Debug, Default)]
@@ -266,4 +267,39 @@ fn the_clock_is_read_at_every_64_kib_of_examined_entries_also_when_each_is_a_tra
     assert!(matches!(session.pump(&store, &mut pipe, &mut turn), Stopped::CaughtUp { .. }));
     let reads = clock.0.load(Ordering::Relaxed) - before;
     assert!(reads >= 64, "{reads} looks at the clock for 64 entries of 100 kB, each over one unit");
+}
+
+#[test]
+fn a_batch_that_is_refused_before_an_earlier_one_is_answered_ends_the_stream_and_leaves_no_ticket_open() {
+    let clock = Arc::new(FakeClock::default());
+    let store = MemoryStore::new(name("source"), LogId::from_bytes([1; 16]), clock.clone());
+    let table = store.define_table(&TableName::new("t").unwrap(), "".into()).unwrap();
+    store.append(&[Entry::put(table, "a", "1")]).unwrap();
+    store.append(&[Entry::put(table, "b", "2")]).unwrap();
+    let mut receive = ReceiveSession::new(name("peer"), ReceiveConfig::default());
+    let mut bytes = Vec::new();
+    Message::Hello(Hello::new(name("source"))).encode(&mut bytes);
+    receive.receive(&mut BytesMut::from(&bytes[..]), clock.now());
+    assert!(matches!(receive.poll_action(), Some(ReceiveAction::Greeted(_))));
+    receive.subscribe(Subscription::all());
+    bytes.clear();
+    let (log, filter) = (store.log_id(), Subscription::all().fingerprint());
+    Message::Accepted { id: 1, log, start: Boundary::START, filter, head: store.head() }.encode(&mut bytes);
+    let mut visit = |segment: SegmentRef<'_>| {
+        bytes.extend_from_slice(segment.frame());
+        ControlFlow::Continue(())
+    };
+    store.scan(Sequence::ZERO, &mut visit).unwrap();
+    receive.receive(&mut BytesMut::from(&bytes[..]), clock.now());
+    let mut ticket = || match receive.poll_action() {
+        Some(ReceiveAction::Apply(ticket, _)) => ticket,
+        other => panic!("{other:?}"),
+    };
+    let (first, second) = (ticket(), ticket());
+    let refused = ApplyError { good: Boundary::START, at: Sequence::new(2), reason: StoreError::Closed };
+    receive.on_applied(second, Err(refused), clock.now());
+    assert!(matches!(receive.poll_action(), Some(ReceiveAction::Closed(_))));
+    assert_eq!(receive.open_tickets(), 1);
+    receive.on_applied(first, Ok(Applied::default()), clock.now());
+    assert_eq!(receive.open_tickets(), 0);
 }

@@ -326,12 +326,14 @@ impl ReceiveSession {
         }
     }
 
-    /// Takes in the applier's answer. Tickets are answered in order; an unknown one is ignored.
+    /// Takes in the applier's answer. Tickets are answered in order; only a failure may come before the
+    /// answers to earlier ones, as from a store that is closed while they wait. Any other ticket is ignored.
     pub fn on_applied(&mut self, ticket: Ticket, result: Result<Applied, ApplyError>, now: Moment) {
-        if self.uncommitted.front().is_none_or(|(front, ..)| *front != ticket) {
+        let Some(at) = self.uncommitted.iter().position(|(open, ..)| *open == ticket) else { return };
+        if at > 0 && result.is_ok() {
             return;
         }
-        let Some((_, boundary, _)) = self.uncommitted.pop_front() else { return };
+        let Some((_, boundary, _)) = self.uncommitted.remove(at) else { return };
         match result {
             Ok(applied) => {
                 self.stats.entries_changed += applied.changed;
