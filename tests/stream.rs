@@ -303,3 +303,25 @@ fn a_batch_that_is_refused_before_an_earlier_one_is_answered_ends_the_stream_and
     receive.on_applied(first, Ok(Applied::default()), clock.now());
     assert_eq!(receive.open_tickets(), 0);
 }
+
+#[test]
+fn a_peer_learns_only_the_names_of_what_it_gets() {
+    let clock = Arc::new(FakeClock::default());
+    let store = source(&clock);
+    let only = NameFilter::Include([TableName::new("wanted").unwrap()].into());
+    let subscription = Subscription::new(only, NameFilter::All, None).unwrap();
+    let config = SendConfig::default();
+    let mut send =
+        SendSession::subscribe(&store, &name("source"), name("peer"), 1, subscription, config).unwrap();
+    let mut pipe = Pipe { bytes: BytesMut::new(), room: usize::MAX };
+    let (mut scratch, hour) = (Vec::new(), Duration::from_secs(3600));
+    let mut turn = Turn::new(&*clock, YieldPolicy::Budget, hour, hour, &mut scratch);
+    assert!(matches!(send.pump(&store, &mut pipe, &mut turn), Stopped::CaughtUp { .. }));
+    let mut names = Vec::new();
+    while let Some(frame) = decode_frame(&mut pipe.bytes).unwrap() {
+        if let Frame::Message(Message::Dictionary(Dictionary::Table(_, table))) = frame {
+            names.push(table.name.as_str().to_owned());
+        }
+    }
+    assert_eq!(names, ["wanted"]);
+}

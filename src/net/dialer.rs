@@ -154,7 +154,9 @@ impl std::fmt::Debug for Dialer {
 }
 
 impl Dialer {
-    /// Follows the source at `address` as `node`, applying with `applier`. The start of `subscription` is ignored: the
+    /// Follows the source at `address` as `node`, applying with `applier`. Let one dialer follow each source: two that
+    /// follow the same one into the same store share its stored position, and a batch that failed on one stream could be passed over by the
+    /// other. The start of `subscription` is ignored: the
     /// position that the applier has stored for the source is used.
     pub fn new(
         address: SocketAddr,

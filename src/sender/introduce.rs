@@ -41,7 +41,9 @@ impl Pump<'_, '_> {
     }
 
     fn introduce_origin(&mut self, id: OriginId) -> Result<(), StoreError> {
-        if !first_time(&mut self.session.introduced.origins, id.0) {
+        // What the peer does not get, it need not know the name of.
+        let skipped = self.session.filter.origin(self.log, id)?.is_some();
+        if skipped || !first_time(&mut self.session.introduced.origins, id.0) {
             return Ok(());
         }
         if let Some(name) = self.log.origin(id)? {
@@ -51,7 +53,8 @@ impl Pump<'_, '_> {
     }
 
     fn introduce_table(&mut self, id: TableId) -> Result<(), StoreError> {
-        if !first_time(&mut self.session.introduced.tables, id.0) {
+        let skipped = self.session.filter.table(self.log, id)?.is_some();
+        if skipped || !first_time(&mut self.session.introduced.tables, id.0) {
             return Ok(());
         }
         if let Some(table) = self.log.table(id)? {
