@@ -12,7 +12,7 @@ use auditstream::protocol::{
     Boundary, Dictionary, Entry, EntryFlags, Frame, Hello, LogId, Message, NameFilter, NodeName, SegmentRef,
     Sequence, Subscription, TableName, decode_frame,
 };
-use auditstream::receiver::{ReceiveAction, ReceiveConfig, ReceiveSession};
+use auditstream::receiver::{ReceiveAction, ReceiveConfig, ReceiveSession, Ticket};
 use auditstream::sender::{Output, SendConfig, SendSession, Stopped, Turn, Written, YieldPolicy};
 use auditstream::store::{Applied, Applier, ApplyError, AuditLog, MemoryStore, StoreError};
 use bytes::BytesMut;
@@ -269,9 +269,8 @@ fn the_clock_is_read_at_every_64_kib_of_examined_entries_also_when_each_is_a_tra
     assert!(reads >= 64, "{reads} looks at the clock for 64 entries of 100 kB, each over one unit");
 }
 
-#[test]
-fn a_batch_that_is_refused_before_an_earlier_one_is_answered_ends_the_stream_and_leaves_no_ticket_open() {
-    let clock = Arc::new(FakeClock::default());
+/// A session with two batches handed out and not answered.
+fn two_open_batches(clock: &Arc<FakeClock>) -> (ReceiveSession, [Ticket; 2]) {
     let store = MemoryStore::new(name("source"), LogId::from_bytes([1; 16]), clock.clone());
     let table = store.define_table(&TableName::new("t").unwrap(), "".into()).unwrap();
     store.append(&[Entry::put(table, "a", "1")]).unwrap();
@@ -295,8 +294,31 @@ fn a_batch_that_is_refused_before_an_earlier_one_is_answered_ends_the_stream_and
         Some(ReceiveAction::Apply(ticket, _)) => ticket,
         other => panic!("{other:?}"),
     };
-    let (first, second) = (ticket(), ticket());
-    let refused = ApplyError { good: Boundary::START, at: Sequence::new(2), reason: StoreError::Closed };
+    let tickets = [ticket(), ticket()];
+    (receive, tickets)
+}
+
+fn refused() -> ApplyError {
+    ApplyError { good: Boundary::START, at: Sequence::new(2), reason: StoreError::Closed }
+}
+
+#[test]
+fn two_failed_batches_end_the_stream_once_and_the_end_is_told() {
+    let clock = Arc::new(FakeClock::default());
+    let (mut receive, [first, second]) = two_open_batches(&clock);
+    // Both answers come before anyone asks what to do next.
+    receive.on_applied(first, Err(refused()), clock.now());
+    receive.on_applied(second, Err(refused()), clock.now());
+    assert!(matches!(receive.poll_action(), Some(ReceiveAction::Closed(_))));
+    assert!(receive.poll_action().is_none());
+    assert_eq!(receive.open_tickets(), 0);
+}
+
+#[test]
+fn a_batch_that_is_refused_before_an_earlier_one_is_answered_ends_the_stream_and_leaves_no_ticket_open() {
+    let clock = Arc::new(FakeClock::default());
+    let (mut receive, [first, second]) = two_open_batches(&clock);
+    let refused = refused();
     receive.on_applied(second, Err(refused), clock.now());
     assert!(matches!(receive.poll_action(), Some(ReceiveAction::Closed(_))));
     assert_eq!(receive.open_tickets(), 1);

@@ -445,6 +445,10 @@ impl ReceiveSession {
     }
 
     fn end(&mut self, reason: CloseReason) {
+        if self.closed.is_some() {
+            // The first reason counts, and whoever drives the session may not have been told of it yet.
+            return;
+        }
         self.phase = Phase::Off;
         self.queued.clear();
         self.queued_bytes = 0;
@@ -454,9 +458,7 @@ impl ReceiveSession {
             self.actions.iter().filter(|action| matches!(action, ReceiveAction::Apply(..))).count();
         self.uncommitted.truncate(self.uncommitted.len() - not_handed_out);
         self.actions.clear();
-        if self.closed.is_none() {
-            self.closed = Some(reason.clone());
-            self.actions.push_back(ReceiveAction::Closed(reason));
-        }
+        self.closed = Some(reason.clone());
+        self.actions.push_back(ReceiveAction::Closed(reason));
     }
 }

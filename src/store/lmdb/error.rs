@@ -7,6 +7,8 @@ use super::options::LmdbOptions;
 use crate::protocol::{NodeName, ProtocolError};
 use crate::store::StoreError;
 
+/// `EIO`: what LMDB makes of a write that was taken in part.
+const IO_ERROR: i32 = 5;
 /// `ENOSPC`: no room on the disk.
 const NO_SPACE: i32 = 28;
 /// `EDQUOT`: the user's share of the disk is used up.
@@ -116,6 +118,15 @@ pub(super) fn write_error(action: &str, error: lmdb::Error, options: &LmdbOption
             what: "the disk",
             hint: format!(
                 "{} could not grow while it had to {action}; make room there and write again",
+                options.path().display()
+            ),
+        },
+        // LMDB's answer to a write that was taken in part only.
+        lmdb::Error::Other(IO_ERROR) => StoreError::Full {
+            what: "the disk",
+            hint: format!(
+                "{} could not be written in full while it had to {action}: the disk is full or failing; make room there \
+                 and write again",
                 options.path().display()
             ),
         },
