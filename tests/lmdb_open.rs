@@ -241,3 +241,22 @@ fn a_host_environment_is_checked_and_shared() {
     let read = shared.begin_ro_txn().expect("a read transaction");
     assert_eq!(read.get(own, b"anna").expect("there"), b"10");
 }
+
+#[test]
+fn an_environment_with_the_data_of_another_program_is_refused_and_left_as_it_is() {
+    for name in [None, Some("things"), Some("log")] {
+        let folder = Folder::new();
+        fs::create_dir(folder.path()).expect("a folder");
+        let foreign = lmdb::Environment::new().set_max_dbs(4).open(&folder.path()).expect("an environment");
+        let database = foreign.create_db(name, lmdb::DatabaseFlags::empty()).expect("a database");
+        let mut txn = foreign.begin_rw_txn().expect("a transaction");
+        txn.put(database, b"key", b"value", lmdb::WriteFlags::empty()).expect("written");
+        lmdb::Transaction::commit(txn).expect("committed");
+        drop(foreign);
+        let data = folder.path().join("data.mdb");
+        let content = fs::read(&data).expect("read");
+        let error = refused(&folder.path());
+        assert!(error.contains("data.mdb") && error.contains("of another program"), "{error}");
+        assert!(fs::read(&data).expect("read") == content, "the file was changed");
+    }
+}

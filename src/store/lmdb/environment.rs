@@ -12,6 +12,8 @@ use super::format;
 use super::options::{Durability, LmdbOptions};
 
 const DATA_FILE: &str = "data.mdb";
+/// Written and removed at once, to see whether there is room.
+const ROOM_FILE: &str = "auditstream.room";
 const LOCK_FILE: &str = "auditstream.lock";
 /// What the lock file holds once the first open has finished: an empty or missing data file is then a loss.
 const INITIALISED: &[u8] = b"auditstream store, format 1\n";
@@ -131,6 +133,11 @@ impl FolderLock {
         Ok(Self { file, path, fresh: content.is_empty() })
     }
 
+    /// Whether no store was made here yet, as far as the lock file knows.
+    pub(super) const fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
     /// Writes down that the store was made: from now on a missing data file is a loss.
     pub(super) fn mark_initialised(&mut self) -> Result<(), OpenError> {
         if !self.fresh {
@@ -160,6 +167,45 @@ pub(super) fn prepare_folder(path: &Path) -> Result<(), OpenError> {
         return Err(folder("use as a folder", io::Error::from(io::ErrorKind::NotADirectory)));
     }
     Ok(())
+}
+
+/// Refuses a folder whose disk has no room for LMDB's lock file. LMDB makes that file without its blocks and maps it: on a
+/// full disk the first touch would end the process.
+pub(super) fn check_room(options: &LmdbOptions) -> Result<(), OpenError> {
+    const READER_BYTES: usize = 64;
+    const SPARE_BYTES: usize = 64 * 1024;
+    let path = options.path().join(ROOM_FILE);
+    let zeros = vec![0; SPARE_BYTES + READER_BYTES * options.max_readers() as usize];
+    let written = fs::write(&path, &zeros);
+    // Whether it was made or not, it has done its work.
+    let _gone = fs::remove_file(&path);
+    written.map_err(|error| match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            let hint = format!(
+                "{} has no room for {} bytes; make room there and open it again",
+                options.path().display(),
+                zeros.len()
+            );
+            store_error(options, crate::store::StoreError::Full { what: "the disk", hint })
+        }
+        _ => OpenError::Folder { action: "write in", path: options.path().to_owned(), source: error },
+    })
+}
+
+/// Refuses an environment that holds somebody else's data, before anything is written into it.
+pub(super) fn check_not_foreign(environment: &Environment, options: &LmdbOptions) -> Result<(), OpenError> {
+    let failed = |error| store_error(options, backend("look into the environment", error));
+    if environment.stat().map_err(failed)?.entries() == 0 {
+        return Ok(());
+    }
+    match environment.open_db(Some(format::META)) {
+        Ok(_) => Ok(()),
+        Err(lmdb::Error::NotFound | lmdb::Error::Incompatible) => Err(OpenError::Foreign {
+            path: options.path().join(DATA_FILE),
+            problem: "it is an LMDB file with the data of another program".to_owned(),
+        }),
+        Err(error) => Err(failed(error)),
+    }
 }
 
 /// Opens the environment in the folder, after its file was checked.

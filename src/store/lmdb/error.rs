@@ -14,7 +14,7 @@ const NO_SPACE: i32 = 28;
 /// `EDQUOT`: the user's share of the disk is used up.
 const OVER_QUOTA: i32 = 122;
 
-/// Why a store cannot be opened. Nothing was changed, except that a missing folder may have been made.
+/// Why a store cannot be opened. Nothing was changed, except that a missing folder and empty lock files may have been made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {

@@ -176,7 +176,11 @@ impl LmdbStore {
         environment::check_lmdb()?;
         environment::prepare_folder(options.path())?;
         let mut lock = FolderLock::take(options.path())?;
+        environment::check_room(&options)?;
         let (environment, data_file) = environment::open_environment(&options, &lock)?;
+        if lock.is_fresh() {
+            environment::check_not_foreign(&environment, &options)?;
+        }
         lock.mark_initialised()?;
         Self::start(Arc::new(environment), Some(data_file), lock, options, clock)
     }
