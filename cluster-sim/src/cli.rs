@@ -25,7 +25,7 @@ const EXAMPLES: &str = "Examples:
   cluster-sim dump /tmp/a                            the rows of a node that was stopped
 
 Exit codes: 0 held, 1 an invariant broke, 2 usage, 3 a threshold was missed, 4 inconclusive (--full only),
-130 interrupted.";
+70 a node or the machine failed, 130 interrupted.";
 
 /// Starts auditstream nodes on loopback and measures them.
 #[derive(Debug, Parser)]
@@ -77,23 +77,27 @@ impl Receiver {
     }
 }
 
+/// Records of a run that are not asked for otherwise, and of one with `--quick`.
+const RECORDS: u64 = 500_000;
+const QUICK_RECORDS: u64 = 50_000;
+
 /// Flags of `stream`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StreamArgs {
     /// Numbers of peers to measure with
-    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,4", value_parser = peers)]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,4", value_parser = peers, allow_hyphen_values = true)]
     pub(crate) peers: Vec<usize>,
-    /// Records that the source holds before the peers start
-    #[arg(long, value_name = "COUNT", default_value = "500000", value_parser = records, conflicts_with = "input")]
-    pub(crate) records: u64,
+    /// Records that the source holds before the peers start: 500,000, with --quick 50,000
+    #[arg(long, value_name = "COUNT", value_parser = records, allow_hyphen_values = true, conflicts_with = "input")]
+    pub(crate) records: Option<u64>,
     /// Bytes of a record's value
-    #[arg(long, value_name = "BYTES", default_value = "500", value_parser = record_size, conflicts_with = "input")]
+    #[arg(long, value_name = "BYTES", default_value = "500", value_parser = record_size, allow_hyphen_values = true, conflicts_with = "input")]
     pub(crate) record_size: usize,
     /// Records of a transaction
-    #[arg(long, value_name = "COUNT", default_value = "10", value_parser = txn)]
+    #[arg(long, value_name = "COUNT", default_value = "10", value_parser = txn, allow_hyphen_values = true)]
     pub(crate) txn: u64,
     /// How long a worker works before it gives the event loop back
-    #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = budget)]
+    #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = budget, allow_hyphen_values = true)]
     pub(crate) budget: Duration,
     /// What peers do with what they receive
     #[arg(long, default_value = "lmdb")]
@@ -102,7 +106,7 @@ pub(crate) struct StreamArgs {
     #[arg(long, value_name = "LEVEL", default_value = "nosync", value_parser = durability)]
     pub(crate) durability: Durability,
     /// Seed of the records; random when left out
-    #[arg(long, value_name = "NUMBER", value_parser = seed)]
+    #[arg(long, value_name = "NUMBER", value_parser = seed, allow_hyphen_values = true)]
     pub(crate) seed: Option<u64>,
     /// Obey every rule of measuring: 5 trials, A against A first; the only mode with exit code 4
     #[arg(long, conflicts_with = "quick")]
@@ -124,8 +128,15 @@ pub(crate) struct StreamArgs {
     pub(crate) key_field: Option<String>,
     /// Kill peer 1 with SIGKILL in the middle of the last run and start it again on its folder: after so many
     /// seconds (`2s`), or at this share of the records (`0.5`)
-    #[arg(long, value_name = "SECONDS|FRACTION", value_parser = kill)]
+    #[arg(long, value_name = "SECONDS|FRACTION", value_parser = kill, allow_hyphen_values = true)]
     pub(crate) kill_peer: Option<Kill>,
+}
+
+impl StreamArgs {
+    /// The records of the main load.
+    pub(crate) fn records(&self) -> u64 {
+        self.records.unwrap_or(if self.quick { QUICK_RECORDS } else { RECORDS })
+    }
 }
 
 /// When to kill peer 1.
@@ -294,7 +305,10 @@ mod tests {
     fn the_defaults_are_those_of_the_contract() {
         let cli = Cli::try_parse_from(["cluster-sim"]).expect("parses");
         let args = cli.stream;
-        assert_eq!((args.peers, args.records, args.record_size, args.txn), (vec![1, 4], 500_000, 500, 10));
+        assert_eq!(
+            (args.peers.clone(), args.records(), args.record_size, args.txn),
+            (vec![1, 4], 500_000, 500, 10)
+        );
         assert_eq!((args.budget, args.receiver), (Duration::from_millis(2), Receiver::Lmdb));
         assert_eq!(args.durability, Durability::NoSync);
     }
@@ -303,6 +317,12 @@ mod tests {
     fn sizes_that_cannot_work_are_refused_with_their_range() {
         for (flag, value) in [
             ("--records", "-1"),
+            ("--peers", "-1"),
+            ("--record-size", "-1"),
+            ("--txn", "-1"),
+            ("--budget", "-2ms"),
+            ("--seed", "-1"),
+            ("--kill-peer", "-1"),
             ("--records", "0"),
             ("--records", "1e9"),
             ("--records", "NaN"),
@@ -315,8 +335,8 @@ mod tests {
             ("--kill-peer", "1.5"),
             ("--durability", "fast"),
         ] {
-            let argument = format!("{flag}={value}");
-            let error = Cli::try_parse_from(["cluster-sim", "stream", &argument]).expect_err(&argument);
+            let argument = format!("{flag} {value}");
+            let error = Cli::try_parse_from(["cluster-sim", "stream", flag, value]).expect_err(&argument);
             assert_eq!(error.exit_code(), 2);
             let text = error.to_string();
             assert!(text.contains(value) && text.contains(flag), "{text}");

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// All invariants and thresholds held.
 pub(crate) const EXIT_HELD: u8 = 0;
-/// An invariant broke, or a node failed in the middle of a run.
+/// An invariant broke.
 pub(crate) const EXIT_BROKEN: u8 = 1;
 /// What was asked for cannot be done.
 pub(crate) const EXIT_USAGE: u8 = 2;
@@ -12,6 +12,8 @@ pub(crate) const EXIT_USAGE: u8 = 2;
 pub(crate) const EXIT_MISSED: u8 = 3;
 /// The machine was too noisy for a verdict.
 pub(crate) const EXIT_INCONCLUSIVE: u8 = 4;
+/// A node or the machine failed while the run was going on: a full disk, for one.
+pub(crate) const EXIT_FAILED: u8 = 70;
 /// Broken off from outside.
 pub(crate) const EXIT_INTERRUPTED: u8 = 130;
 
@@ -37,7 +39,7 @@ impl Fault {
     pub(crate) const fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => EXIT_USAGE,
-            Self::Run(_) => EXIT_BROKEN,
+            Self::Run(_) => EXIT_FAILED,
         }
     }
 }

@@ -141,7 +141,7 @@ impl Following {
     /// One line for people.
     pub(crate) fn status(&self) -> String {
         let status = self.handle.status();
-        let state = match status.state {
+        let state = match &status.state {
             DialerState::Connecting => "connecting".to_owned(),
             DialerState::Greeting => "connected, not accepted yet".to_owned(),
             DialerState::Streaming => "streaming".to_owned(),
@@ -151,8 +151,17 @@ impl Following {
         };
         let source = status.source.map_or_else(String::new, |source| format!(" ({source})"));
         let durable = status.acknowledged.durable.get();
-        let error = status.last_error.map_or_else(String::new, |error| format!(", last error: {error}"));
+        // What ended an earlier connection is of no interest while this one streams.
+        let error = status.last_error.filter(|_| status.state != DialerState::Streaming);
+        let error = error.map_or_else(String::new, |error| format!(", last error: {error}"));
         format!("following {}{source}: {state}, durable up to {durable}{error}", self.address)
+    }
+
+    /// What would be news to a reader of the status: whether it streams, and if not, why.
+    pub(crate) fn condition(&self) -> (bool, Option<String>) {
+        let status = self.handle.status();
+        let streaming = status.state == DialerState::Streaming;
+        (streaming, status.last_error.filter(|_| !streaming))
     }
 
     /// Ends it; every batch that it had handed over was answered then.

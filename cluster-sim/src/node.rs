@@ -1,11 +1,12 @@
 //! `cluster-sim node`: one node by hand, so that two terminals make a cluster.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use auditstream::protocol::{NameFilter, Subscription, TableId, TableName};
 use auditstream::sender::YieldPolicy;
 use auditstream::store::AuditLog as _;
-use auditstream::store::lmdb::LmdbStore;
+use auditstream::store::lmdb::{LmdbStore, Ticket};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::NodeArgs;
@@ -17,6 +18,9 @@ use crate::store;
 
 /// Records of a transaction of `--write-lines`.
 const TXN: u64 = 10;
+
+/// Transactions of `--write-lines` that are handed in and not known to be durable.
+const TRANSACTIONS_OPEN: usize = 2000;
 
 /// Runs a node until Ctrl-C or SIGTERM, then closes it.
 ///
@@ -43,6 +47,7 @@ pub(crate) async fn run(args: &NodeArgs) -> Result<(), Fault> {
     }
     let mut ticks = tokio::time::interval(Duration::from_secs(1));
     let (mut shown, mut settled) = (store.log().head(), false);
+    let mut conditions = Vec::new();
     loop {
         tokio::select! {
             biased;
@@ -51,7 +56,9 @@ pub(crate) async fn run(args: &NodeArgs) -> Result<(), Fault> {
             _ = ticks.tick() => {
                 let head = store.log().head();
                 // A hash reads all rows: once, when nothing has come for a second.
-                if head != shown || !settled {
+                let now: Vec<_> = following.iter().map(Following::condition).collect();
+                if head != shown || !settled || now != conditions {
+                    conditions = now;
                     settled = head == shown;
                     shown = head;
                     print_position(&store, &serving, &following, settled)?;
@@ -103,7 +110,8 @@ fn print_position(
 async fn write_lines(store: &LmdbStore, table: TableId, name: &str, lines: Lines) -> Result<u64, Fault> {
     let writer = store.writer();
     let mut records = Records::lines(lines);
-    let (mut count, mut last) = (0, None);
+    let mut open = VecDeque::new();
+    let mut count = 0;
     loop {
         let mut entries = records.next_transaction(table, TXN)?;
         if entries.is_empty() {
@@ -113,11 +121,23 @@ async fn write_lines(store: &LmdbStore, table: TableId, name: &str, lines: Lines
             let number = String::from_utf8_lossy(&entry.key);
             entry.key = format!("{name}/{number}").into();
         }
-        count += entries.len() as u64;
-        last = Some(writer.enqueue_or_wait(entries).await.map_err(Fault::usage)?);
+        let lines = entries.len() as u64;
+        open.push_back((lines, writer.enqueue_or_wait(entries).await.map_err(Fault::usage)?));
+        if open.len() > TRANSACTIONS_OPEN {
+            count += settled(&mut open, count).await?;
+        }
     }
-    if let Some(ticket) = last {
-        ticket.durable().await.map_err(Fault::run)?;
+    while !open.is_empty() {
+        count += settled(&mut open, count).await?;
     }
     Ok(count)
+}
+
+/// Awaits the oldest transaction and gives its lines. Each is asked: a later one may succeed where an earlier one failed.
+async fn settled(open: &mut VecDeque<(u64, Ticket)>, before: u64) -> Result<u64, Fault> {
+    let Some((lines, ticket)) = open.pop_front() else { return Ok(0) };
+    match ticket.durable().await {
+        Ok(_) => Ok(lines),
+        Err(error) => Err(Fault::run(format!("only {before} lines were written in order, then: {error}"))),
+    }
 }

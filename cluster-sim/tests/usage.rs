@@ -89,6 +89,8 @@ fn results_that_could_not_be_written_are_refused_before_the_run() {
     refused(work.path(), &["stream", "--json", &missing], &["missing", "give a file"]);
     let file = lines_file(work.path(), "file", 1).display().to_string();
     refused(work.path(), &["stream", "--out", &file], &["--out", "file"]);
+    // Neither a pipe nor a device is replaced by a file.
+    refused(work.path(), &["stream", "--json", "/dev/null"], &["/dev/null", "not a file"]);
     let used = work.path().join("used");
     std::fs::create_dir_all(used.join("peer-1")).expect("made");
     refused(work.path(), &["stream", "--out", &used.display().to_string()], &["peer-1", "empty folder"]);

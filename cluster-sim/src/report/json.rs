@@ -1,6 +1,5 @@
 //! The JSON of a run. Names are a contract: later versions add fields and change none.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -56,11 +55,30 @@ impl Result<'_> {
         let failed = |error: std::io::Error| {
             Fault::Usage(format!("cannot write the result to {}: {error}", path.display()))
         };
-        let mut file = tempfile::NamedTempFile::new_in(folder_of(path)).map_err(failed)?;
+        let target = target_of(path)?;
         let text = serde_json::to_string_pretty(&self.to_json()).map_err(Fault::run)?;
-        file.write_all(text.as_bytes()).and_then(|()| file.write_all(b"\n")).map_err(failed)?;
-        file.persist(path).map_err(|error| failed(error.error))?;
+        let mut unfinished = target.clone().into_os_string();
+        unfinished.push(".unfinished");
+        let written =
+            std::fs::write(&unfinished, text + "\n").and_then(|()| std::fs::rename(&unfinished, &target));
+        if let Err(error) = written {
+            // Nothing half-written is left behind.
+            let _gone = std::fs::remove_file(&unfinished);
+            return Err(failed(error));
+        }
         Ok(())
+    }
+}
+
+/// The file that a path stands for, behind links. Pipes and devices are refused: they would be replaced by a file.
+fn target_of(path: &Path) -> std::result::Result<PathBuf, Fault> {
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    match target.metadata() {
+        Ok(metadata) if !metadata.is_file() => Err(Fault::Usage(format!(
+            "--json {} is not a file; give the name of a file, new or old",
+            path.display()
+        ))),
+        _ => Ok(target),
     }
 }
 
@@ -77,10 +95,8 @@ fn folder_of(path: &Path) -> PathBuf {
 /// # Errors
 /// When it is a folder, or its folder is not there or cannot be written.
 pub(crate) fn check_path(path: &Path) -> std::result::Result<(), Fault> {
-    if path.is_dir() {
-        return Err(Fault::Usage(format!("--json {} is a folder; give the name of a file", path.display())));
-    }
-    tempfile::NamedTempFile::new_in(folder_of(path)).map(|_| ()).map_err(|error| {
+    let target = target_of(path)?;
+    tempfile::NamedTempFile::new_in(folder_of(&target)).map(|_| ()).map_err(|error| {
         let shown = path.display();
         Fault::Usage(format!(
             "cannot write --json {shown}: {error}; give a file in a folder that can be written"

@@ -4,8 +4,6 @@ use auditstream::sender::YieldPolicy;
 
 use crate::cli::{Load, StreamArgs};
 
-/// Records of a run with `--quick`, at most.
-const QUICK_RECORDS: u64 = 50_000;
 /// Records of the loads beside the main one in a run without a mode flag: they are shown, and the run is to end in
 /// about a minute.
 const SIDE_RECORDS: u64 = 100_000;
@@ -69,10 +67,7 @@ impl Plan {
             Mode::Usual => TRIALS,
             Mode::Full => TRIALS_FULL,
         };
-        let records = match mode {
-            Mode::Quick => args.records.min(QUICK_RECORDS),
-            _ => args.records,
-        };
+        let records = args.records();
         let variants = vec![YieldPolicy::PerRecord, YieldPolicy::PerSender, YieldPolicy::Budget];
         let main = Section {
             load: if lines.is_some() { Load::Input } else { Load::Rising },
@@ -176,6 +171,7 @@ mod tests {
         assert_eq!((main(&[]).trials, main(&[]).records), (3, 500_000));
         assert_eq!((main(&["--quick"]).trials, main(&["--quick"]).records), (1, 50_000));
         assert_eq!(main(&["--quick", "--records", "2000"]).records, 2000);
+        assert_eq!(main(&["--quick", "--records", "200000"]).records, 200_000);
         assert_eq!((main(&["--full"]).trials, main(&["--full"]).against_itself), (5, true));
     }
 }
