@@ -55,7 +55,13 @@ impl Source {
         self.tail = packer.tail();
         let position =
             Position { log: LogId::from_bytes([1; 16]), boundary: self.tail.end, filter: Fingerprint(1) };
-        ApplyBatch { source: name(source), dictionary: Arc::clone(&self.dictionary), frames, position }
+        ApplyBatch {
+            source: name(source),
+            selection: Arc::default(),
+            dictionary: Arc::clone(&self.dictionary),
+            frames,
+            position,
+        }
     }
 }
 
@@ -110,7 +116,8 @@ fn a_batch_that_fails_in_a_shared_commit_takes_nobody_with_it() {
         assert_eq!(row.is_some(), there, "{key}");
     }
     assert_eq!(store.log().head(), Sequence::new(4), "an aborted commit left a hole");
-    let boundary = |source| store.position_of(&name(source)).expect("read").map(|position| position.boundary);
+    let boundary =
+        |source| store.source_state_of(&name(source)).expect("read").map(|state| state.position().boundary);
     assert_eq!(boundary("c"), Some(error.good));
     assert_eq!(boundary("b").map(|end| end.sequence), Some(Sequence::new(1)));
 }
@@ -124,11 +131,11 @@ fn a_stream_stays_latched_off_until_its_next_session_and_a_look_at_the_position_
     let later = source.batch("b", &[(OriginId(1), version(2), vec![put("later", "1")])]);
     let error = submit(&store, bad).recv().expect("an answer").expect_err("an unknown origin");
     assert_eq!(error.good, Boundary::START);
-    assert_eq!(store.position_of(&name("b")).expect("read"), None);
+    assert_eq!(store.source_state_of(&name("b")).expect("read"), None);
     assert!(submit(&store, later.clone()).recv().expect("an answer").is_err());
     let other = Source::new().batch("c", &[(OriginId(1), version(1), vec![put("other", "1")])]);
     assert_eq!(apply(&store, other).changed, 1, "another source is held back too");
-    assert_eq!(store.applier().position(&name("b")).expect("read"), None);
+    assert_eq!(store.applier().source_state(&name("b")).expect("read"), None);
     assert_eq!(apply(&store, later).changed, 1);
 }
 

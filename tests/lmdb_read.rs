@@ -147,11 +147,11 @@ fn holes_pruned_entries_and_damaged_segments_are_told_apart() {
 fn a_position_that_cannot_be_read_is_an_error_and_never_none() {
     let folder = Folder::new();
     let (environment, store) = shared(&folder);
-    assert_eq!(store.applier().position(&name("b")).expect("read"), None);
+    assert_eq!(store.applier().source_state(&name("b")).expect("read"), None);
     let positions = environment.open_db(Some("auditstream.positions")).expect("positions");
     let mut txn = environment.begin_rw_txn().expect("a transaction");
     txn.put(positions, b"b", b"not a position", WriteFlags::empty()).expect("put");
     txn.commit().expect("committed");
-    let error = store.applier().position(&name("b")).expect_err("unreadable").to_string();
+    let error = store.applier().source_state(&name("b")).expect_err("unreadable").to_string();
     assert!(error.contains("stored position of b is corrupt"), "{error}");
 }

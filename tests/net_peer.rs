@@ -212,7 +212,6 @@ async fn frames_out_of_order_are_refused() {
     refused_later(&rig, &segment(&rig.source), "a subscriber must not send segments").await;
     for message in [
         Message::Hello(Hello::new(node_name("odd"))),
-        subscribe(),
         Message::SequenceUpdate(Boundary::START),
         Message::Progress(Sequence::ZERO),
         Message::Dictionary(Dictionary::Origin(OriginId(0), node_name("odd"))),

@@ -15,7 +15,8 @@ use auditstream::clock::{Clock, Moment};
 use auditstream::net::{Dialer, DialerConfig, DialerHandle, DialerState, KeepaliveConfig, Transport};
 use auditstream::protocol::{
     Boundary, CloseCode, Dictionary, Fingerprint, Hello, LogId, Message, NodeName, OriginId, Position,
-    RefuseReason, Sequence, Stamp, Subscription, TableDefinition, TableId, TableName, Version,
+    RefuseReason, Sequence, SourceState, Stamp, Start, Subscription, TableDefinition, TableId, TableName,
+    Version,
 };
 use auditstream::receiver::ReceiveConfig;
 use auditstream::store::{Applied, Applier, ApplyBatch, ApplyDone, AuditLog, StoreError};
@@ -106,12 +107,13 @@ impl Liar {
         until(|| self.dialer.status().last_error.as_ref() == Some(&expected)).await;
         // It comes again: the next connection is the proof, and ends without a lie.
         let (source, subscription) = self.greeted().await;
-        assert_eq!(subscription.start(), self.position());
+        assert_eq!(*subscription.start(), self.position().map_or(Start::Beginning, Start::After));
         drop(source);
     }
 
     fn position(&self) -> Option<Position> {
-        self.peer.store.position(&node_name("source")).unwrap()
+        let state = self.peer.store.source_state(&node_name("source")).unwrap();
+        state.map(|state| state.position())
     }
 
     fn is_untouched(&self) -> bool {
@@ -148,7 +150,7 @@ async fn a_lie_is_answered_and_changes_nothing() {
         (segment.clone(), protocol, "before the stream was accepted"),
         (update(5), protocol, "before the stream was accepted"),
         (said(&start), protocol, "an acceptance without a subscription"),
-        (bytes(&accepted(boundary(3))), protocol, "accepted from sequence 3 with filter"),
+        (bytes(&accepted(boundary(3))), protocol, "accepted from sequence 3 of the log"),
         (said(&bytes(&Message::Hello(Hello::new(node_name("other"))))), protocol, "a second hello"),
         (said(&bytes(&Message::Pause)), protocol, "a source must not send a frame of type 9 here"),
         (said(&bytes(&Message::Acknowledgement(Default::default()))), protocol, "frame of type 8 here"),
@@ -160,7 +162,12 @@ async fn a_lie_is_answered_and_changes_nothing() {
     changes_nothing(&bytes(&other_filter), protocol, "with filter 0000000000000007").await;
     let filter = Subscription::all().fingerprint();
     let other_id = Message::Accepted { id: 2, log, start, head, filter };
-    changes_nothing(&bytes(&other_id), protocol, "a source must not send a frame of type 3 here").await;
+    changes_nothing(
+        &bytes(&other_id),
+        protocol,
+        "an acceptance of the subscription 2, which was not asked for",
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -182,7 +189,7 @@ async fn a_repeated_segment_ends_the_stream_after_the_first_was_applied() {
     // The next connection starts there. An acceptance of another start, or another log, is not believed.
     let stored = position.unwrap();
     let (mut peer, subscription) = liar.greeted().await;
-    assert_eq!(subscription.start(), Some(stored));
+    assert_eq!(*subscription.start(), Start::After(stored));
     peer.send(&accepted(Boundary::START)).await;
     assert_eq!(closed(&mut peer).await.0, CloseCode::Protocol);
     let (mut peer, _) = liar.greeted().await;
@@ -295,7 +302,7 @@ impl Stuck {
 }
 
 impl Applier for Stuck {
-    fn position(&self, _: &NodeName) -> Result<Option<Position>, StoreError> {
+    fn source_state(&self, _: &NodeName) -> Result<Option<SourceState>, StoreError> {
         Ok(None)
     }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use auditstream::net::{Dialer, DialerConfig, Listener, Placement, Worker, WorkerConfig, WorkerPool};
-use auditstream::protocol::{Entry, NodeName, Position, Subscription};
+use auditstream::protocol::{Entry, NodeName, SourceState, Subscription};
 use auditstream::store::{Applied, Applier, ApplyBatch, ApplyDone, AuditLog, MemoryStore, StoreError};
 use common::{Node, follow, node_name, source_of};
 use tokio_util::sync::CancellationToken;
@@ -170,7 +170,7 @@ fn a_worker_can_be_spawned_on_any_runtime() {
 struct Keeper(Mutex<Vec<ApplyBatch>>);
 
 impl Applier for Keeper {
-    fn position(&self, _source: &NodeName) -> Result<Option<Position>, StoreError> {
+    fn source_state(&self, _source: &NodeName) -> Result<Option<SourceState>, StoreError> {
         Ok(None)
     }
 

@@ -97,8 +97,9 @@ fn replicate(
         while let Some(action) = receive.poll_action() {
             match action {
                 ReceiveAction::Greeted(source) => {
-                    let start = peer.position(&source).unwrap();
-                    receive.subscribe(Subscription::new(tables.clone(), NameFilter::All, start).unwrap());
+                    let state = peer.source_state(&source).unwrap();
+                    let subscription = Subscription::new(tables.clone(), NameFilter::All, None).unwrap();
+                    receive.subscribe(subscription.resuming(state));
                 }
                 ReceiveAction::Apply(ticket, batch) => {
                     let answers = Arc::clone(&answers);

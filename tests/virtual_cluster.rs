@@ -135,6 +135,21 @@ fn a_missing_latch_after_a_failed_batch_is_found_by_the_commit_check() {
 }
 
 #[test]
+fn a_wider_filter_that_goes_on_where_the_narrower_one_was_is_found_by_o4() {
+    is_found(Planted::Sender(Plant::StartAtAnnounced), Oracle::Resume);
+}
+
+#[test]
+fn a_wider_filter_that_sends_again_what_the_narrower_one_brought_is_found_by_o1() {
+    is_found(Planted::Sender(Plant::SendCovered), Oracle::Delivery);
+}
+
+#[test]
+fn a_position_of_one_filter_that_counts_for_another_is_found_by_the_commit_check() {
+    is_found(Planted::Store(StorePlant::CoverEverything), Oracle::Committed);
+}
+
+#[test]
 fn an_early_acknowledgement_is_found() {
     is_found(Planted::AcknowledgeEarly, Oracle::Acknowledged);
 }

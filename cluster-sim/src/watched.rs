@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use auditstream::protocol::{NodeName, Position, SegmentRef};
+use auditstream::protocol::{NodeName, Position, SegmentRef, SourceState};
 use auditstream::store::{Applier, ApplyBatch, ApplyDone, StoreError};
 
 use crate::proc::{Event, PeerCounts, talk};
@@ -64,8 +64,8 @@ impl Watched {
 }
 
 impl Applier for Watched {
-    fn position(&self, source: &NodeName) -> Result<Option<Position>, StoreError> {
-        self.inner.position(source)
+    fn source_state(&self, source: &NodeName) -> Result<Option<SourceState>, StoreError> {
+        self.inner.source_state(source)
     }
 
     fn submit(&self, batch: ApplyBatch, done: ApplyDone) {

@@ -154,13 +154,13 @@ impl<'a> Receiving<'a> {
     }
 
     fn subscribe(&mut self, source: &NodeName) {
-        match self.applier.position(source) {
-            Ok(position) => {
-                let subscription = self.subscription.clone().starting_at(position);
+        match self.applier.source_state(source) {
+            Ok(state) => {
+                let subscription = self.subscription.clone().resuming(state);
                 self.session.subscribe(subscription);
             }
             Err(error) => {
-                let text = format!("the position stored for {source} cannot be read: {error}");
+                let text = format!("what is stored of {source} cannot be read: {error}");
                 self.session.close(Close::new(CloseCode::Store, text));
             }
         }

@@ -13,6 +13,8 @@ pub mod limits;
 mod message;
 mod position;
 mod segment;
+mod selection;
+mod source_state;
 mod subscription;
 mod transaction;
 mod verify;
@@ -33,5 +35,7 @@ pub use position::{BOUNDARY_BYTES, Boundary, Fingerprint, POSITION_BYTES, Positi
 pub use segment::{
     SEGMENT_FORMAT, SEGMENT_HEADER_BYTES, SEGMENT_HEADER_BYTES_MAX, SegmentFlags, SegmentHeader, SegmentRef,
 };
-pub use subscription::{NameFilter, Subscription};
+pub use selection::{NameFilter, Selection};
+pub use source_state::{COVERAGES_MAX, Coverage, SourceState, furthest_start};
+pub use subscription::{Start, Subscription};
 pub use transaction::{TRANSACTION_HEADER_BYTES, TransactionHeader, TransactionRef};

@@ -1,104 +1,44 @@
 //! What a peer asks for.
 
-use std::collections::BTreeSet;
-
 use super::error::ProtocolError;
 use super::ids::{NodeName, TableName};
-use super::limits::SUBSCRIPTION_NAMES_MAX;
 use super::position::{Fingerprint, Position};
-use super::wire::{Reader, fnv1a_64, put_text};
+use super::selection::{NameFilter, Selection};
+use super::source_state::{Coverage, SourceState};
+use super::wire::Reader;
 
-/// Which names pass.
+/// Where a stream is to start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum NameFilter<T: Ord> {
-    /// Every name.
+pub enum Start {
+    /// Before the log's first entry.
     #[default]
-    All,
-    /// Only these.
-    Include(BTreeSet<T>),
-    /// All but these.
-    Exclude(BTreeSet<T>),
+    Beginning,
+    /// After this position, which was given under the same filter.
+    After(Position),
+    /// At the furthest boundary that covers all that is selected; before the log's first entry when none does. What
+    /// the others cover is not sent again.
+    Covered(SourceState),
 }
 
-impl<T: Ord> NameFilter<T> {
-    /// Whether `name` passes.
-    pub fn passes(&self, name: &T) -> bool {
+impl std::fmt::Display for Start {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::All => true,
-            Self::Include(names) => names.contains(name),
-            Self::Exclude(names) => !names.contains(name),
-        }
-    }
-
-    fn names(&self) -> Option<&BTreeSet<T>> {
-        match self {
-            Self::All => None,
-            Self::Include(names) | Self::Exclude(names) => Some(names),
-        }
-    }
-
-    fn encode(&self, out: &mut Vec<u8>, text: impl Fn(&T) -> &str) {
-        out.push(match self {
-            Self::All => 0,
-            Self::Include(_) => 1,
-            Self::Exclude(_) => 2,
-        });
-        let names = self.names();
-        let count = names.map_or(0, BTreeSet::len);
-        out.extend_from_slice(&u16::try_from(count).unwrap_or(u16::MAX).to_le_bytes());
-        for name in names.into_iter().flatten() {
-            put_text(out, text(name), usize::from(u16::MAX));
-        }
-    }
-
-    fn read(
-        reader: &mut Reader<'_>,
-        what: &'static str,
-        parse: impl Fn(&str) -> Result<T, ProtocolError>,
-    ) -> Result<Self, ProtocolError> {
-        let mode = reader.u8(what)?;
-        let count = usize::from(reader.u16(what)?);
-        if count > SUBSCRIPTION_NAMES_MAX {
-            return Err(ProtocolError::OverLimit {
-                what,
-                value: count as u64,
-                limit: SUBSCRIPTION_NAMES_MAX as u64,
-            });
-        }
-        let mut names = BTreeSet::new();
-        for index in 0..count {
-            let name = parse(reader.name(what)?)?;
-            // Any other order would have another fingerprint there than here, and no position would ever fit.
-            if names.last().is_some_and(|last| *last >= name) {
-                return Err(ProtocolError::Malformed {
-                    what,
-                    value: index as u64,
-                    problem: "is the place of a name that is not behind the one before it (by bytes, each once)",
-                });
+            Self::Beginning => f.write_str("the beginning"),
+            Self::After(at) => write!(f, "sequence {} of the log {}", at.boundary.sequence, at.log),
+            Self::Covered(state) => {
+                write!(f, "at most sequence {} of the log {}", state.furthest(), state.log())
             }
-            names.insert(name);
-        }
-        match mode {
-            0 if count == 0 => Ok(Self::All),
-            1 => Ok(Self::Include(names)),
-            2 => Ok(Self::Exclude(names)),
-            other => Err(ProtocolError::Malformed {
-                what,
-                value: u64::from(other),
-                problem: "is not a filter mode (0 all without names, 1 include, 2 exclude)",
-            }),
         }
     }
 }
 
-/// Tables, origins and a start position. Checked once, when it is built.
+/// Tables, origins and a start. Checked once, when it is built.
 ///
 /// Entries that are local-only, and entries whose origin is the peer itself, are never sent, whatever is asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Subscription {
-    tables: NameFilter<TableName>,
-    origins: NameFilter<NodeName>,
-    start: Option<Position>,
+    selection: Selection,
+    start: Start,
 }
 
 impl Subscription {
@@ -108,92 +48,127 @@ impl Subscription {
         Self::default()
     }
 
-    /// A subscription to these tables and origins, from `start`; `None` starts at the log's first entry.
+    /// A subscription to these tables and origins, after `start`; `None` starts before the log's first entry.
     ///
     /// # Errors
-    /// More than 200 names in a list. An include list without names asks for nothing, which is allowed: such a
-    /// stream carries positions only.
+    /// More than 200 names in a list. An include list without names selects nothing: such a subscription ends the
+    /// stream of the one before it on the same connection, which stays open for another one.
     pub fn new(
         tables: NameFilter<TableName>,
         origins: NameFilter<NodeName>,
         start: Option<Position>,
     ) -> Result<Self, ProtocolError> {
-        let counts = [
-            ("tables of a subscription", tables.names().map_or(0, BTreeSet::len)),
-            ("origins of a subscription", origins.names().map_or(0, BTreeSet::len)),
-        ];
-        for (what, count) in counts {
-            if count > SUBSCRIPTION_NAMES_MAX {
-                let limit = SUBSCRIPTION_NAMES_MAX as u64;
-                return Err(ProtocolError::OverLimit { what, value: count as u64, limit });
-            }
-        }
-        Ok(Self { tables, origins, start })
+        let selection = Selection::new(tables, origins)?;
+        Ok(Self { selection, start: start.map_or(Start::Beginning, Start::After) })
     }
 
-    /// The same subscription from another start.
+    /// A subscription to what is selected, from the log's first entry.
+    #[must_use]
+    pub const fn to(selection: Selection) -> Self {
+        Self { selection, start: Start::Beginning }
+    }
+
+    /// The same subscription after `start`.
     #[must_use]
     pub fn starting_at(self, start: Option<Position>) -> Self {
+        self.starting(start.map_or(Start::Beginning, Start::After))
+    }
+
+    /// The same subscription with this start. Coverages with lists that are too long for one frame are cut: what is left out
+    /// is sent again.
+    #[must_use]
+    pub fn starting(self, start: Start) -> Self {
+        let start = match start {
+            Start::Covered(state) => state.cut_to_fit().map_or(Start::Beginning, Start::Covered),
+            other => other,
+        };
         Self { start, ..self }
+    }
+
+    /// The same subscription for a node that has this of the source already.
+    #[must_use]
+    pub fn resuming(self, state: Option<SourceState>) -> Self {
+        let start = match state {
+            None => Start::Beginning,
+            Some(state) if state.covered().len() == 1 && state.covered()[0].selection == self.selection => {
+                Start::After(state.position())
+            }
+            Some(state) => Start::Covered(state),
+        };
+        self.starting(start)
+    }
+
+    /// What is selected.
+    #[must_use]
+    pub const fn selection(&self) -> &Selection {
+        &self.selection
     }
 
     /// Which tables pass.
     #[must_use]
     pub const fn tables(&self) -> &NameFilter<TableName> {
-        &self.tables
+        self.selection.tables()
     }
 
     /// Which origins pass.
     #[must_use]
     pub const fn origins(&self) -> &NameFilter<NodeName> {
-        &self.origins
+        self.selection.origins()
     }
 
     /// Where to start.
     #[must_use]
-    pub const fn start(&self) -> Option<Position> {
-        self.start
+    pub const fn start(&self) -> &Start {
+        &self.start
     }
 
-    /// FNV-1a over the canonical bytes of tables and origins: mode, count, names in byte order.
+    /// What the start says is covered already.
+    #[must_use]
+    pub fn covered(&self) -> Vec<Coverage> {
+        match &self.start {
+            Start::Beginning => Vec::new(),
+            Start::After(position) => {
+                vec![Coverage { selection: self.selection.clone(), boundary: position.boundary }]
+            }
+            Start::Covered(state) => state.covered().to_vec(),
+        }
+    }
+
+    /// The fingerprint of what is selected.
     #[must_use]
     pub fn fingerprint(&self) -> Fingerprint {
-        let mut canonical = Vec::new();
-        self.encode_filters(&mut canonical);
-        Fingerprint(fnv1a_64(&canonical))
-    }
-
-    fn encode_filters(&self, out: &mut Vec<u8>) {
-        self.tables.encode(out, TableName::as_str);
-        self.origins.encode(out, NodeName::as_str);
+        self.selection.fingerprint()
     }
 
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        match self.start {
-            None => out.push(0),
-            Some(position) => {
+        match &self.start {
+            Start::Beginning => out.push(0),
+            Start::After(position) => {
                 out.push(1);
                 out.extend_from_slice(&position.to_bytes());
             }
+            Start::Covered(state) => {
+                out.push(2);
+                state.encode_without_format(out);
+            }
         }
-        self.encode_filters(out);
+        self.selection.encode(out);
     }
 
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, ProtocolError> {
         let start = match reader.u8("start of a subscription")? {
-            0 => None,
-            1 => Some(Position::read(reader)?),
+            0 => Start::Beginning,
+            1 => Start::After(Position::read(reader)?),
+            2 => Start::Covered(SourceState::read_without_format(reader)?),
             other => {
                 return Err(ProtocolError::Malformed {
                     what: "start of a subscription",
                     value: u64::from(other),
-                    problem: "is neither 0 (absent) nor 1 (a position)",
+                    problem: "is neither 0 (absent) nor 1 (a position) nor 2 (coverages)",
                 });
             }
         };
-        let tables = NameFilter::read(reader, "tables of a subscription", |name| TableName::new(name))?;
-        let origins = NameFilter::read(reader, "origins of a subscription", |name| NodeName::new(name))?;
-        Self::new(tables, origins, start)
+        Ok(Self { selection: Selection::read(reader)?, start })
     }
 }
 
@@ -213,12 +188,5 @@ mod tests {
         assert_eq!(one.fingerprint(), same.fingerprint());
         assert_ne!(one.fingerprint(), other.fingerprint());
         assert_ne!(one.fingerprint(), Subscription::all().fingerprint());
-    }
-
-    #[test]
-    fn a_list_over_its_limit_is_refused_when_it_is_built() {
-        let names = (0..=SUBSCRIPTION_NAMES_MAX).map(|n| TableName::new(format!("t{n}")).expect("a name"));
-        let error = Subscription::new(NameFilter::Exclude(names.collect()), NameFilter::All, None);
-        assert!(matches!(error, Err(ProtocolError::OverLimit { value: 201, limit: 200, .. })), "{error:?}");
     }
 }

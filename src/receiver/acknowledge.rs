@@ -1,7 +1,7 @@
 //! When the source learns how far this side is.
 
 use crate::clock::Moment;
-use crate::protocol::{Acknowledgement, Message};
+use crate::protocol::{Acknowledgement, Message, Sequence};
 
 use super::config::ACKNOWLEDGEMENT_PERIOD;
 
@@ -9,13 +9,24 @@ use super::config::ACKNOWLEDGEMENT_PERIOD;
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Acknowledger {
     current: Acknowledgement,
-    sent: Acknowledgement,
+    /// What the source knows; nothing before the first stream.
+    sent: Option<Acknowledgement>,
     not_before: Option<Moment>,
 }
 
 impl Acknowledger {
-    pub(super) const fn starting_at(start: Acknowledgement) -> Self {
-        Self { current: start, sent: start, not_before: None }
+    /// A stream begins after `start`, and everything that it selects is committed up to `durable`. The source does not
+    /// have to be told what it knows: it takes the start for received, and for durable as far as it had heard.
+    pub(super) fn begin_stream(&mut self, start: Sequence, durable: Sequence) {
+        let reached = durable.min(start);
+        self.current = Acknowledgement { received: start, applied: reached, durable: reached };
+        let heard = |before: Option<Sequence>| before.unwrap_or(start).min(start);
+        let sent = self.sent.map(|sent| (sent.applied, sent.durable));
+        self.sent = Some(Acknowledgement {
+            received: start,
+            applied: heard(sent.map(|sent| sent.0)),
+            durable: heard(sent.map(|sent| sent.1)),
+        });
     }
 
     pub(super) const fn current(&self) -> Acknowledgement {
@@ -29,19 +40,23 @@ impl Acknowledger {
         );
     }
 
+    fn is_said(&self) -> bool {
+        self.sent.is_none_or(|sent| sent == self.current)
+    }
+
     /// The acknowledgement that is due now.
     pub(super) fn poll(&mut self, now: Moment) -> Option<Message> {
-        if self.current == self.sent || self.not_before.is_some_and(|not_before| now < not_before) {
+        if self.is_said() || self.not_before.is_some_and(|not_before| now < not_before) {
             return None;
         }
-        self.sent = self.current;
+        self.sent = Some(self.current);
         self.not_before = Some(now.plus(ACKNOWLEDGEMENT_PERIOD));
         Some(Message::Acknowledgement(self.current))
     }
 
     /// When the next one is due, if something changed since the last.
     pub(super) fn deadline(&self) -> Option<Moment> {
-        if self.current == self.sent { None } else { self.not_before.or(Some(Moment::START)) }
+        if self.is_said() { None } else { self.not_before.or(Some(Moment::START)) }
     }
 }
 
@@ -50,11 +65,11 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::protocol::Sequence;
 
     #[test]
     fn the_first_goes_out_at_once_and_then_at_most_one_per_period() {
         let mut acknowledger = Acknowledger::default();
+        acknowledger.begin_stream(Sequence::ZERO, Sequence::ZERO);
         let at = |micros| Moment::START.plus(Duration::from_micros(micros));
         assert_eq!(acknowledger.poll(at(0)), None, "nothing to say");
         let mut sent = 0;

@@ -9,6 +9,7 @@ mod config;
 mod pacing;
 mod session;
 mod staging;
+mod streams;
 
 pub use action::{ReceiveAction, ReceiveStats, Ticket};
 pub use config::{ACKNOWLEDGEMENT_PERIOD, ReceiveConfig};

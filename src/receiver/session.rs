@@ -7,8 +7,8 @@ use bytes::{Bytes, BytesMut};
 
 use crate::clock::Moment;
 use crate::protocol::{
-    Acknowledgement, Boundary, Close, CloseCode, CloseReason, Dictionary, Fingerprint, Frame, Hello, LogId,
-    Message, NodeName, Position, ProtocolError, RefuseReason, SegmentRef, Subscription, decode_frame,
+    Acknowledgement, Boundary, Close, CloseCode, CloseReason, Dictionary, Frame, Hello, Message, NodeName,
+    ProtocolError, RefuseReason, SegmentRef, Selection, Subscription, decode_frame,
 };
 use crate::store::{Applied, ApplyBatch, ApplyError, PeerDictionary};
 
@@ -17,26 +17,17 @@ use super::action::{ReceiveAction, ReceiveStats, Ticket};
 use super::config::ReceiveConfig;
 use super::pacing::{Load, Pacing, PauseReason};
 use super::staging::Staging;
+use super::streams::{Acceptance, Streams};
 
 #[derive(Debug)]
 enum Phase {
     AwaitHello,
     Greeted(NodeName),
-    Subscribed {
-        source: NodeName,
-        fingerprint: Fingerprint,
-        start: Option<Position>,
-    },
-    Streaming {
-        source: NodeName,
-        log: LogId,
-        filter: Fingerprint,
-    },
+    Subscribed(NodeName),
+    Streaming(NodeName),
     /// Latched off: no later frame of this stream is applied.
     Off,
 }
-
-const SUBSCRIPTION_ID: u32 = 1;
 
 /// Most bytes of table definitions that a source may send on one connection: a thousand full ones.
 const DICTIONARY_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -52,6 +43,7 @@ const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 pub struct ReceiveSession {
     config: ReceiveConfig,
     phase: Phase,
+    streams: Streams,
     actions: VecDeque<ReceiveAction>,
     dictionary: Arc<PeerDictionary>,
     dictionary_bytes: usize,
@@ -60,8 +52,7 @@ pub struct ReceiveSession {
     queued_bytes: usize,
     staging: Staging,
     decoded: VecDeque<ApplyBatch>,
-    /// Handed out and not answered: the boundary after each batch, and its frames.
-    uncommitted: VecDeque<(Ticket, Boundary, usize)>,
+    uncommitted: VecDeque<Uncommitted>,
     next_ticket: u64,
     acknowledger: Acknowledger,
     pacing: Pacing,
@@ -71,11 +62,22 @@ pub struct ReceiveSession {
     stats: ReceiveStats,
 }
 
+/// A batch that was handed out and not answered.
+#[derive(Debug)]
+struct Uncommitted {
+    ticket: Ticket,
+    selection: Arc<Selection>,
+    boundary: Boundary,
+    frames: usize,
+}
+
 #[derive(Debug)]
 enum Queued {
     Segment(Bytes),
     Dictionary(Dictionary),
     Position(Boundary),
+    /// What follows belongs to another stream.
+    Accepted(Acceptance),
 }
 
 impl Queued {
@@ -84,7 +86,7 @@ impl Queued {
         match self {
             Self::Segment(frame) => frame.len(),
             Self::Dictionary(Dictionary::Table(_, table)) => table.definition.len(),
-            Self::Dictionary(Dictionary::Origin(..)) | Self::Position(_) => 0,
+            Self::Dictionary(Dictionary::Origin(..)) | Self::Position(_) | Self::Accepted(_) => 0,
         }
     }
 }
@@ -98,6 +100,7 @@ impl ReceiveSession {
         Self {
             config,
             phase: Phase::AwaitHello,
+            streams: Streams::default(),
             actions: VecDeque::new(),
             dictionary: Arc::default(),
             dictionary_bytes: 0,
@@ -119,12 +122,19 @@ impl ReceiveSession {
     /// Asks for a stream, after [`ReceiveAction::Greeted`]. Ignored at any other time.
     pub fn subscribe(&mut self, subscription: Subscription) {
         if let Phase::Greeted(source) = &self.phase {
-            self.phase = Phase::Subscribed {
-                source: source.clone(),
-                fingerprint: subscription.fingerprint(),
-                start: subscription.start(),
-            };
-            Message::Subscribe { id: SUBSCRIPTION_ID, subscription }.encode(&mut self.output);
+            self.phase = Phase::Subscribed(source.clone());
+            self.streams.ask(subscription).encode(&mut self.output);
+        }
+    }
+
+    /// Asks for another selection on the running stream: it takes the place of the one before, from where what it adds
+    /// was last covered. One that selects nothing ends the stream and leaves the connection open for the next. Ignored before
+    /// [`subscribe`](Self::subscribe) and when the stream is over.
+    pub fn resubscribe(&mut self, selection: Selection) {
+        if matches!(self.phase, Phase::Subscribed(_) | Phase::Streaming(_))
+            && let Some(message) = self.streams.ask_for(selection)
+        {
+            message.encode(&mut self.output);
         }
     }
 
@@ -144,8 +154,8 @@ impl ReceiveSession {
     fn on_message(&mut self, message: Message) {
         match message {
             Message::Hello(hello) => self.on_hello(hello),
-            Message::Accepted { id: SUBSCRIPTION_ID, log, start, filter, .. } => {
-                self.on_accepted(log, start, filter)
+            Message::Accepted { id, log, start, filter, .. } => {
+                self.on_accepted(Acceptance { id, log, start, filter });
             }
             Message::Refused { reason, text, .. } => self.on_refused(reason, text),
             // In its place: what was sent before it keeps the names that it was sent with.
@@ -192,24 +202,29 @@ impl ReceiveSession {
         }
     }
 
-    fn on_accepted(&mut self, log: LogId, start: Boundary, filter: Fingerprint) {
-        let Phase::Subscribed { source, fingerprint, start: asked } = &self.phase else {
-            return self.close(Close::new(CloseCode::Protocol, "an acceptance without a subscription"));
-        };
-        let asked_start = asked.map_or(Boundary::START, |position| position.boundary);
-        if filter != *fingerprint || start != asked_start || asked.is_some_and(|position| position.log != log)
-        {
-            let text = format!(
-                "the stream was accepted from sequence {} with filter {:016x}, asked for were sequence {} and {:016x}",
-                start.sequence, filter.0, asked_start.sequence, fingerprint.0
-            );
+    fn on_accepted(&mut self, acceptance: Acceptance) {
+        match &self.phase {
+            Phase::Subscribed(source) => {
+                self.phase = Phase::Streaming(source.clone());
+                self.begin_stream(&acceptance);
+            }
+            // In its place: what was sent before it belongs to the stream before.
+            Phase::Streaming(_) if self.streams.is_waiting() => self.enqueue(Queued::Accepted(acceptance)),
+            _ => self.close(Close::new(CloseCode::Protocol, "an acceptance without a subscription")),
+        }
+    }
+
+    fn begin_stream(&mut self, acceptance: &Acceptance) {
+        if let Err(text) = self.streams.accept(acceptance) {
             return self.close(Close::new(CloseCode::Protocol, text));
         }
-        let at = start.sequence;
+        let start = acceptance.start;
+        // A part of a transaction that the stream before did not end comes again, as far as it is selected.
         self.staging = Staging::starting_at(start);
-        self.acknowledger =
-            Acknowledger::starting_at(Acknowledgement { received: at, applied: at, durable: at });
-        self.phase = Phase::Streaming { source: source.clone(), log, filter };
+        self.acknowledger.begin_stream(start.sequence, self.streams.durable());
+        if let Some(message) = self.streams.ask_for_wanted() {
+            message.encode(&mut self.output);
+        }
     }
 
     fn on_refused(&mut self, reason: RefuseReason, text: String) {
@@ -217,7 +232,7 @@ impl ReceiveSession {
     }
 
     fn enqueue(&mut self, queued: Queued) {
-        if !matches!(self.phase, Phase::Streaming { .. }) {
+        if !matches!(self.phase, Phase::Streaming(_)) {
             return self.close(Close::new(
                 CloseCode::Protocol,
                 "entries, names or positions before the stream was accepted",
@@ -238,12 +253,17 @@ impl ReceiveSession {
             self.submit();
             self.pace(committed);
         }
-        if !matches!(self.phase, Phase::Off)
+        if self.acknowledges()
             && let Some(message) = self.acknowledger.poll(now)
         {
             self.stats.acknowledgements += 1;
             message.encode(&mut self.output);
         }
+    }
+
+    /// Between a subscription and its answer, the source could not tell which of the two streams is meant.
+    const fn acknowledges(&self) -> bool {
+        matches!(self.phase, Phase::Streaming(_)) && !self.streams.is_waiting()
     }
 
     /// Looks into the next frame of the queue; false when there is none.
@@ -255,6 +275,10 @@ impl ReceiveSession {
             Queued::Segment(frame) => self.decode_segment(frame),
             Queued::Dictionary(dictionary) => {
                 self.learn(dictionary);
+                Ok(None)
+            }
+            Queued::Accepted(acceptance) => {
+                self.begin_stream(&acceptance);
                 Ok(None)
             }
         };
@@ -275,23 +299,30 @@ impl ReceiveSession {
     }
 
     fn push_batch(&mut self, frames: Vec<Bytes>, boundary: Boundary) {
-        let Phase::Streaming { source, log, filter } = &self.phase else { return };
+        self.streams.on_received(boundary);
+        let (Phase::Streaming(source), Some(stream)) = (&self.phase, self.streams.current()) else { return };
         self.acknowledger.update(|current| current.received = boundary.sequence);
         #[cfg(any(test, feature = "testing"))]
         if self.config.acknowledges_early {
             let at = boundary.sequence;
             self.acknowledger.update(|current| (current.applied, current.durable) = (at, at));
         }
-        let position = Position { log: *log, boundary, filter: *filter };
+        let position = stream.position(boundary);
         if frames.is_empty()
             && let Some(last) = self.decoded.back_mut()
+            && Arc::ptr_eq(&last.selection, &stream.selection)
         {
             // A position without data rides on the batch before it.
             last.position = position;
             return;
         }
-        let dictionary = Arc::clone(&self.dictionary);
-        self.decoded.push_back(ApplyBatch { source: source.clone(), dictionary, frames, position });
+        self.decoded.push_back(ApplyBatch {
+            source: source.clone(),
+            selection: Arc::clone(&stream.selection),
+            dictionary: Arc::clone(&self.dictionary),
+            frames,
+            position,
+        });
     }
 
     fn submit(&mut self) {
@@ -299,14 +330,19 @@ impl ReceiveSession {
             let Some(batch) = self.decoded.pop_front() else { break };
             let ticket = Ticket(self.next_ticket);
             self.next_ticket += 1;
-            self.uncommitted.push_back((ticket, batch.position.boundary, batch.frames.len().max(1)));
+            self.uncommitted.push_back(Uncommitted {
+                ticket,
+                selection: Arc::clone(&batch.selection),
+                boundary: batch.position.boundary,
+                frames: batch.frames.len().max(1),
+            });
             self.actions.push_back(ReceiveAction::Apply(ticket, batch));
         }
     }
 
     fn uncommitted_frames(&self) -> usize {
         // A large transaction may have more frames than the bound: it is handed out whole once there is any room.
-        self.uncommitted.iter().map(|(.., frames)| frames).sum()
+        self.uncommitted.iter().map(|batch| batch.frames).sum()
     }
 
     fn pace(&mut self, committed: bool) {
@@ -329,21 +365,21 @@ impl ReceiveSession {
     /// Takes in the applier's answer. Tickets are answered in order; only a failure may come before the
     /// answers to earlier ones, as from a store that is closed while they wait. Any other ticket is ignored.
     pub fn on_applied(&mut self, ticket: Ticket, result: Result<Applied, ApplyError>, now: Moment) {
-        let Some(at) = self.uncommitted.iter().position(|(open, ..)| *open == ticket) else { return };
+        let Some(at) = self.uncommitted.iter().position(|open| open.ticket == ticket) else { return };
         if at > 0 && result.is_ok() {
             return;
         }
-        let Some((_, boundary, _)) = self.uncommitted.remove(at) else { return };
+        let Some(batch) = self.uncommitted.remove(at) else { return };
         match result {
             Ok(applied) => {
                 self.stats.entries_changed += applied.changed;
                 self.stats.entries_unchanged += applied.unchanged;
-                if !matches!(self.phase, Phase::Off)
-                    && self.acknowledger.current().durable < boundary.sequence
-                {
+                self.streams.on_committed(&batch.selection, batch.boundary);
+                if matches!(self.phase, Phase::Streaming(_)) {
+                    let durable = self.streams.durable();
                     self.acknowledger.update(|current| {
-                        current.applied = boundary.sequence;
-                        current.durable = boundary.sequence;
+                        let reached = durable.min(current.received).max(current.durable);
+                        (current.applied, current.durable) = (reached, reached);
                     });
                 }
             }
@@ -360,7 +396,7 @@ impl ReceiveSession {
     /// When to call [`on_deadline`](Self::on_deadline) at the latest.
     #[must_use]
     pub fn deadline(&self) -> Option<Moment> {
-        if matches!(self.phase, Phase::Off) { None } else { self.acknowledger.deadline() }
+        if self.acknowledges() { self.acknowledger.deadline() } else { None }
     }
 
     /// The next thing to do.
@@ -397,9 +433,7 @@ impl ReceiveSession {
     #[must_use]
     pub const fn source(&self) -> Option<&NodeName> {
         match &self.phase {
-            Phase::Greeted(source) | Phase::Subscribed { source, .. } | Phase::Streaming { source, .. } => {
-                Some(source)
-            }
+            Phase::Greeted(source) | Phase::Subscribed(source) | Phase::Streaming(source) => Some(source),
             Phase::AwaitHello | Phase::Off => None,
         }
     }
@@ -407,7 +441,7 @@ impl ReceiveSession {
     /// Whether the stream was accepted and is not over.
     #[must_use]
     pub const fn is_streaming(&self) -> bool {
-        matches!(self.phase, Phase::Streaming { .. })
+        matches!(self.phase, Phase::Streaming(_))
     }
 
     /// How far this side is.

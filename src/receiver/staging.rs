@@ -38,12 +38,13 @@ impl Staging {
             });
         }
         self.check_boundary(header.end)?;
-        if header.flags.contains(SegmentFlags::CONTINUED)
-            && let Some(part) = segment.transaction_at(0)?
-        {
-            self.ends_at = Some(part.header.last());
-        }
+        let unfinished = match segment.transaction_at(0)? {
+            Some(part) if header.flags.contains(SegmentFlags::CONTINUED) => Some(part.header.last()),
+            _ => None,
+        };
         self.last = header.last.max(header.end.sequence);
+        // The position that comes with the first part of a transaction completes what was staged before it.
+        let before = if unfinished.is_some() { self.complete_at(header.end) } else { None };
         self.bytes += frame.len() as u64;
         if self.bytes > STAGED_BYTES_MAX {
             return Err(ProtocolError::OverLimit {
@@ -53,7 +54,11 @@ impl Staging {
             });
         }
         self.frames.push(frame);
-        Ok(self.complete_at(header.end))
+        if unfinished.is_none() {
+            return Ok(self.complete_at(header.end));
+        }
+        self.ends_at = unfinished;
+        Ok(before)
     }
 
     /// Takes in a position without data. It may complete a transaction whose last part was left out by the filter.
@@ -81,9 +86,11 @@ impl Staging {
         if self.ends_at.is_some_and(|end| boundary.sequence < end) {
             return None;
         }
+        let moved = boundary.sequence > self.boundary.sequence;
         self.ends_at = None;
         self.bytes = 0;
         self.boundary = boundary;
-        Some((std::mem::take(&mut self.frames), boundary))
+        let frames = std::mem::take(&mut self.frames);
+        (moved || !frames.is_empty()).then_some((frames, boundary))
     }
 }

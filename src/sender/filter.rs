@@ -1,7 +1,8 @@
 //! Which entries a subscription wants.
 
 use crate::protocol::{
-    EntryFlags, EntryRef, NodeName, OriginId, SegmentFlags, SegmentRef, Subscription, TableId, TransactionRef,
+    Coverage, EntryFlags, EntryRef, NodeName, OriginId, SegmentFlags, SegmentRef, Selection, Sequence,
+    TableId, TransactionRef,
 };
 use crate::store::{AuditLog, StoreError};
 
@@ -19,11 +20,13 @@ pub enum SkipReason {
     Origin,
     /// Its table is not subscribed to.
     Table,
+    /// The peer has it: an earlier stream with another filter brought it.
+    Covered,
 }
 
 impl SkipReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 4;
+    pub const COUNT: usize = 5;
 
     /// Its place in a table of counters.
     #[must_use]
@@ -46,18 +49,34 @@ pub(super) enum Verdict {
     },
 }
 
-/// A subscription, with its answers per short id kept.
+/// A selection, with its answers per short id kept.
 #[derive(Debug)]
 pub(super) struct Filter {
-    subscription: Subscription,
+    selection: Selection,
     peer: NodeName,
     tables: Vec<Option<Option<SkipReason>>>,
     origins: Vec<Option<Option<SkipReason>>>,
+    /// What other streams brought to the peer, past the start of this one.
+    covered: Vec<Covered>,
 }
 
 impl Filter {
-    pub(super) const fn new(subscription: Subscription, peer: NodeName) -> Self {
-        Self { subscription, peer, tables: Vec::new(), origins: Vec::new() }
+    pub(super) fn nothing(peer: NodeName) -> Self {
+        let selection = Selection::default();
+        Self { selection, peer, tables: Vec::new(), origins: Vec::new(), covered: Vec::new() }
+    }
+
+    /// Selects anew, for a stream that starts after `start`.
+    pub(super) fn select(&mut self, selection: Selection, start: Sequence, covered: &[Coverage]) {
+        let further = covered.iter().filter(|coverage| coverage.boundary.sequence > start);
+        self.covered = further.map(Covered::new).collect();
+        self.selection = selection;
+        self.tables.clear();
+        self.origins.clear();
+    }
+
+    pub(super) const fn selection(&self) -> &Selection {
+        &self.selection
     }
 
     pub(super) fn table(
@@ -70,7 +89,7 @@ impl Filter {
             return Ok(*known);
         }
         let Some(table) = log.table(id)? else { return Err(unknown_id("table", id.0)) };
-        let answer = (!self.subscription.tables().passes(&table.name)).then_some(SkipReason::Table);
+        let answer = (!self.selection.tables().passes(&table.name)).then_some(SkipReason::Table);
         *slot = Some(answer);
         Ok(answer)
     }
@@ -88,7 +107,7 @@ impl Filter {
         let answer = if origin == self.peer {
             Some(SkipReason::OwnOrigin)
         } else {
-            (!self.subscription.origins().passes(&origin)).then_some(SkipReason::Origin)
+            (!self.selection.origins().passes(&origin)).then_some(SkipReason::Origin)
         };
         *slot = Some(answer);
         Ok(answer)
@@ -107,7 +126,29 @@ impl Filter {
         if let Some(reason) = self.origin(log, transaction.header.origin)? {
             return Ok(Some(reason));
         }
-        self.table(log, entry.header.table)
+        if let Some(reason) = self.table(log, entry.header.table)? {
+            return Ok(Some(reason));
+        }
+        if self.covered.is_empty() {
+            return Ok(None);
+        }
+        self.covered(log, transaction, entry)
+    }
+
+    /// Whether an earlier stream brought an entry that is selected.
+    fn covered(
+        &mut self,
+        log: &dyn AuditLog,
+        transaction: &TransactionRef<'_>,
+        entry: &EntryRef<'_>,
+    ) -> Result<Option<SkipReason>, StoreError> {
+        let sequence = transaction.sequence_of(entry);
+        for covered in self.covered.iter_mut().filter(|covered| covered.until >= sequence) {
+            if covered.passes(log, entry.header.table, transaction.header.origin)? {
+                return Ok(Some(SkipReason::Covered));
+            }
+        }
+        Ok(None)
     }
 
     /// Judges a segment by its header alone.
@@ -127,12 +168,59 @@ impl Filter {
         if let Some(reason) = origins.all_skipped().or_else(|| tables.all_skipped()) {
             return Ok(Verdict::SkipWhole(reason));
         }
+        let first = segment.header().first;
+        self.covered.retain(|covered| covered.until >= first);
+        if !self.covered.is_empty() {
+            return Ok(Verdict::Examine { by_origin_only: false });
+        }
         let by_origin_only =
             tables.all_eligible() && !segment.header().flags.contains(SegmentFlags::HAS_LOCAL_ONLY);
         if by_origin_only && origins.all_eligible() {
             return Ok(Verdict::SendWhole);
         }
         Ok(Verdict::Examine { by_origin_only })
+    }
+}
+
+/// A coverage, with its answers per short id kept.
+#[derive(Debug)]
+struct Covered {
+    selection: Selection,
+    until: Sequence,
+    tables: Vec<Option<bool>>,
+    origins: Vec<Option<bool>>,
+}
+
+impl Covered {
+    fn new(coverage: &Coverage) -> Self {
+        Self {
+            selection: coverage.selection.clone(),
+            until: coverage.boundary.sequence,
+            tables: Vec::new(),
+            origins: Vec::new(),
+        }
+    }
+
+    fn passes(&mut self, log: &dyn AuditLog, table: TableId, origin: OriginId) -> Result<bool, StoreError> {
+        let slot_of_origin = slot(&mut self.origins, origin.0);
+        let origin_passes = match *slot_of_origin {
+            Some(known) => known,
+            None => {
+                let Some(name) = log.origin(origin)? else { return Err(unknown_id("origin", origin.0)) };
+                *slot_of_origin.insert(self.selection.origins().passes(&name))
+            }
+        };
+        if !origin_passes {
+            return Ok(false);
+        }
+        let slot_of_table = slot(&mut self.tables, table.0);
+        match *slot_of_table {
+            Some(known) => Ok(known),
+            None => {
+                let Some(table) = log.table(table)? else { return Err(unknown_id("table", table.0)) };
+                Ok(*slot_of_table.insert(self.selection.tables().passes(&table.name)))
+            }
+        }
     }
 }
 

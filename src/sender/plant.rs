@@ -19,4 +19,8 @@ pub enum Plant {
     RefillOnAnyWait,
     /// A due sequence update is never sent.
     NoSequenceUpdate,
+    /// A wider subscription goes on where the narrower one was.
+    StartAtAnnounced,
+    /// What an earlier stream brought is sent again.
+    SendCovered,
 }

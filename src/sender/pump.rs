@@ -75,6 +75,10 @@ impl Pump<'_, '_> {
             }
             Some(reason) => return Flow::Break(Stopped::Closed(reason.clone())),
         }
+        if let Some(next) = self.session.superseding.take() {
+            self.supersede(next)?;
+            return self.settle_debts();
+        }
         if let Some(number) = self.session.pong.take() {
             self.session.pending.push(&Message::Pong(number));
         }
@@ -84,6 +88,9 @@ impl Pump<'_, '_> {
         self.write_pending()?;
         if self.session.paused {
             return Flow::Break(Stopped::Blocked(Blocked::Paused));
+        }
+        if self.session.selection().is_empty() {
+            return Flow::Break(Stopped::CaughtUp { deadline: None });
         }
         Flow::Continue(())
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::config::ConfigError;
 use crate::protocol::{
-    Acknowledgement, Boundary, Close, CloseCode, CloseReason, Fingerprint, LogId, Message, NodeName,
-    Position, SegmentBuilder, Sequence, Subscription,
+    Acknowledgement, Boundary, Close, CloseCode, CloseReason, Coverage, Fingerprint, LogId, Message,
+    NodeName, Position, SegmentBuilder, Selection, Sequence, SourceState, Subscription,
 };
 use crate::store::AuditLog;
 
@@ -15,6 +15,7 @@ use super::filter::Filter;
 use super::plant::Plant;
 use super::progress::{ProgressTimer, SEQUENCE_UPDATE_PERIOD};
 use super::stats::SendStats;
+use super::subscribe::{Refusal, Superseding, delivered};
 
 /// Settings of one subscription's sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +149,7 @@ pub struct SendSession {
     pub(super) config: SendConfig,
     pub(super) peer: NodeName,
     pub(super) log_id: LogId,
+    pub(super) subscription_id: u32,
     pub(super) fingerprint: Fingerprint,
     pub(super) filter: Filter,
     /// Every entry up to here has been examined.
@@ -156,6 +158,9 @@ pub struct SendSession {
     pub(super) boundary: Boundary,
     /// The last position that was put into the stream.
     pub(super) announced: Boundary,
+    /// What the peer has, streams that ended on this connection included.
+    pub(super) delivered: SourceState,
+    pub(super) superseding: Option<Superseding>,
     pub(super) inside: Option<Inside>,
     pub(super) staged: Option<Staged>,
     pub(super) pending: Pending,
@@ -179,28 +184,22 @@ impl SendSession {
         start: Boundary,
         config: SendConfig,
     ) -> Self {
-        let fingerprint = subscription.fingerprint();
-        let mut pending = Pending::default();
-        pending.push(&Message::Accepted {
-            id,
-            log: log.log_id(),
-            start,
-            filter: fingerprint,
-            head: log.head(),
-        });
         let at_start = start.sequence;
-        Self {
+        let mut session = Self {
             config,
             log_id: log.log_id(),
-            fingerprint,
-            filter: Filter::new(subscription, peer.clone()),
+            subscription_id: id,
+            fingerprint: Fingerprint::default(),
+            filter: Filter::nothing(peer.clone()),
             peer,
             scanned: at_start,
             boundary: start,
             announced: start,
+            delivered: delivered(&subscription, log.log_id(), start),
+            superseding: None,
             inside: None,
             staged: None,
-            pending,
+            pending: Pending::default(),
             introduced: Introduced {
                 definitions_version: log.definitions_version(),
                 ..Introduced::default()
@@ -213,7 +212,61 @@ impl SendSession {
             close_queued: false,
             acknowledged: Acknowledgement { received: at_start, applied: at_start, durable: at_start },
             stats: SendStats::default(),
+        };
+        let covered = subscription.covered();
+        session.begin_stream(log, id, subscription, start, &covered);
+        session
+    }
+
+    /// The stream of `subscription` begins after `start`; the peer is told. What is `covered` further on is left out.
+    pub(super) fn begin_stream(
+        &mut self,
+        log: &dyn AuditLog,
+        id: u32,
+        subscription: Subscription,
+        start: Boundary,
+        covered: &[Coverage],
+    ) {
+        self.subscription_id = id;
+        self.fingerprint = subscription.fingerprint();
+        #[cfg(any(test, feature = "testing"))]
+        let covered = if self.is_planted(Plant::SendCovered) { &[] } else { covered };
+        self.filter.select(subscription.selection().clone(), start.sequence, covered);
+        self.scanned = start.sequence;
+        (self.boundary, self.announced) = (start, start);
+        (self.inside, self.staged) = (None, None);
+        self.timer = ProgressTimer::default();
+        let Acknowledgement { applied, durable, .. } = self.acknowledged;
+        self.acknowledged = Acknowledgement {
+            received: start.sequence,
+            applied: applied.min(start.sequence),
+            durable: durable.min(start.sequence),
+        };
+        // Which names the peer knows stays: it is the same connection.
+        let (log, head, filter) = (log.log_id(), log.head(), self.fingerprint);
+        self.pending.push(&Message::Accepted { id, log, start, filter, head });
+    }
+
+    /// The peer is told that a subscription cannot replace the one that it has; the stream is over.
+    pub(super) fn refuse(&mut self, id: u32, refusal: Refusal) {
+        self.pending.push(&refusal.message(id));
+        self.closing.get_or_insert(CloseReason::Refused(refusal.reason, refusal.text));
+    }
+
+    fn on_subscribe(&mut self, id: u32, subscription: Subscription) {
+        let latest = self.superseding.as_ref().map_or(self.subscription_id, |next| next.id);
+        if id <= latest {
+            let text = format!("a subscription with the id {id} after one with {latest}; count up");
+            return self.close(Close::new(CloseCode::Protocol, text));
         }
+        // One that was superseded before it began is never answered.
+        self.superseding = Some(Superseding { id, subscription });
+    }
+
+    /// What the stream selects.
+    #[must_use]
+    pub const fn selection(&self) -> &Selection {
+        self.filter.selection()
     }
 
     /// The peer's name.
@@ -279,6 +332,7 @@ impl SendSession {
             Message::Resume => self.paused = false,
             Message::Ping(number) => self.pong = Some(number),
             Message::Pong(_) => {}
+            Message::Subscribe { id, subscription } => self.on_subscribe(id, subscription),
             Message::Close { code, text } => {
                 self.closing.get_or_insert(CloseReason::Peer(Close { code, text }));
             }

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::protocol::{NodeName, Position, SegmentRef};
+use crate::protocol::{NodeName, SegmentRef, SourceState};
 
 use super::{Applied, Applier, ApplyBatch, ApplyDone, StoreError};
 
 /// Counts entries and keeps positions in memory; acknowledges at once. For measuring only: nothing is stored.
 #[derive(Debug, Default)]
 pub struct DiscardApplier {
-    positions: Mutex<BTreeMap<NodeName, Position>>,
+    states: Mutex<BTreeMap<NodeName, SourceState>>,
     entries: AtomicU64,
 }
 
@@ -24,15 +24,18 @@ impl DiscardApplier {
 }
 
 impl Applier for DiscardApplier {
-    fn position(&self, source: &NodeName) -> Result<Option<Position>, StoreError> {
-        Ok(self.positions.lock().unwrap_or_else(PoisonError::into_inner).get(source).copied())
+    fn source_state(&self, source: &NodeName) -> Result<Option<SourceState>, StoreError> {
+        Ok(self.states.lock().unwrap_or_else(PoisonError::into_inner).get(source).cloned())
     }
 
     fn submit(&self, batch: ApplyBatch, done: ApplyDone) {
         let count = |frame| SegmentRef::parse(frame).map_or(0, |segment| u64::from(segment.header().entries));
         let changed = batch.frames.iter().map(|frame| count(frame)).sum();
         self.entries.fetch_add(changed, Ordering::Relaxed);
-        self.positions.lock().unwrap_or_else(PoisonError::into_inner).insert(batch.source, batch.position);
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = batch.state_after(states.remove(&batch.source));
+        states.insert(batch.source, state);
+        drop(states);
         done(Ok(Applied { changed, unchanged: 0 }));
     }
 }

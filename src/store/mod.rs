@@ -20,8 +20,8 @@ use std::task::Waker;
 use bytes::Bytes;
 
 use crate::protocol::{
-    Boundary, Dictionary, LogId, NodeName, OriginId, Position, ProtocolError, SegmentRef, Sequence,
-    TableDefinition, TableId,
+    Boundary, Dictionary, LogId, NodeName, OriginId, Position, ProtocolError, SegmentRef, Selection,
+    Sequence, SourceState, TableDefinition, TableId,
 };
 
 pub use conflict::{Identity, Outcome};
@@ -202,8 +202,10 @@ impl PeerDictionary {
 /// Whole transactions of one stream, and the position after them.
 #[derive(Debug, Clone)]
 pub struct ApplyBatch {
-    /// The node they came from; the position is stored under its name.
+    /// The node they came from; what is stored of it is stored under its name.
     pub source: NodeName,
+    /// What the stream selects: the frames hold everything of it, and nothing else, since the position before.
+    pub selection: Arc<Selection>,
     /// The names behind the short ids in the frames.
     pub dictionary: Arc<PeerDictionary>,
     /// Segment frames, verified, in order. Empty when only the position moves.
@@ -212,8 +214,36 @@ pub struct ApplyBatch {
     /// filter may have left out any of them, the last one too: the transaction is complete when one with another
     /// first sequence begins, or when the batch ends.
     pub frames: Vec<Bytes>,
-    /// The position to store in the same commit.
+    /// Where the stream is then. In the same commit, the store moves the stored [`SourceState`] of the source on with
+    /// [`SourceState::advance`].
     pub position: Position,
+}
+
+impl ApplyBatch {
+    /// What a store keeps of the source after this batch, when it kept `stored` before.
+    #[must_use]
+    pub fn state_after(&self, stored: Option<SourceState>) -> SourceState {
+        self.state_at(stored, self.position.boundary)
+    }
+
+    /// The same for a batch that was applied up to `boundary` only.
+    #[must_use]
+    pub fn state_at(&self, stored: Option<SourceState>, boundary: Boundary) -> SourceState {
+        match stored {
+            None => SourceState::new(self.position.log, Selection::clone(&self.selection), boundary),
+            Some(mut state) => {
+                state.advance(self.position.log, &self.selection, boundary);
+                state
+            }
+        }
+    }
+
+    /// How far `stored` says that this batch's stream was; before the first entry when it says nothing.
+    #[must_use]
+    pub fn boundary_in(&self, stored: Option<&SourceState>) -> Boundary {
+        let state = stored.filter(|state| state.log() == self.position.log);
+        state.and_then(|state| state.boundary_of(&self.selection)).unwrap_or_default()
+    }
 }
 
 /// A batch was committed: data, own log and position, and as durable as the store's level says.
@@ -240,14 +270,14 @@ pub struct ApplyError {
 /// Called once per batch, from any thread, after the commit or the failure.
 pub type ApplyDone = Box<dyn FnOnce(Result<Applied, ApplyError>) + Send>;
 
-/// What a receiver writes: the data, the node's own log and the position of each source, in one commit.
+/// What a receiver writes: the data, the node's own log and the state of each source, in one commit.
 pub trait Applier: Send + Sync + 'static {
-    /// The stored position of `source`, or `None` when there is none. One that cannot be read is an error, never
-    /// "none".
+    /// What is stored of `source`: up to where, and of what selection; `None` when nothing is. One that cannot be read is
+    /// an error, never "none". Asked once at the start of each connection.
     ///
     /// # Errors
-    /// When the store cannot be read, or the stored bytes are no position.
-    fn position(&self, source: &NodeName) -> Result<Option<Position>, StoreError>;
+    /// When the store cannot be read, or the stored bytes are no [`SourceState`].
+    fn source_state(&self, source: &NodeName) -> Result<Option<SourceState>, StoreError>;
 
     /// Takes a batch and returns at once. Batches of one source are committed in the order of the calls; after
     /// one has failed, the later ones of that source that were already submitted fail too.

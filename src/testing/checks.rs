@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::protocol::{EntryKind, Frame, Message, Position, SegmentRef, decode_frame};
+use crate::protocol::{EntryKind, Frame, Message, SegmentRef, SourceState, decode_frame};
 use crate::sender::SEQUENCE_UPDATE_PERIOD;
 use crate::store::{ApplyBatch, AuditLog, Row};
 
 use super::cluster::Cluster;
-use super::model::ModelEntry;
+use super::model::{ModelEntry, Wants};
 use super::node::Waiting;
 use super::oracles::Oracle;
 
@@ -16,34 +16,37 @@ impl Cluster {
     pub(super) fn check_commit(
         &mut self,
         node: usize,
-        link: usize,
-        before: Option<Position>,
+        before: Option<&SourceState>,
         batch: &ApplyBatch,
         ok: bool,
     ) {
         let store = &self.nodes[node].log.store;
-        let after = store.peek_position(&batch.source);
+        let after = store.peek_source(&batch.source);
         let own = self.models.get(&store.log_id());
         let visible = |entry: &ModelEntry| match store.row(&entry.table, &entry.key) {
             _ if entry.kind == EntryKind::Message => own.is_some_and(|own| own.has(entry)),
             Some(row) => (row.version, &row.origin) >= (entry.version, &entry.origin),
             None => false,
         };
-        let from = before.filter(|before| Some(before.log) == after.map(|after| after.log));
-        let from = from.map_or(0, |before| before.boundary.sequence.get());
-        let source = after.and_then(|after| Some((self.models.get(&after.log)?, after)));
         let mut failure = None;
-        if let Some((model, after)) = source {
-            let wants = &self.links[link].wants;
-            let upto = after.boundary.sequence.get();
-            let missing = (from + 1..=upto).find(|sequence| {
-                model.entry(*sequence).is_some_and(|entry| wants.eligible(entry) && !visible(entry))
-            });
-            failure = missing.map(|missing| {
-                let text =
-                    format!("link {link}: the position {upto} is stored, sequence {missing} is not there");
-                (Oracle::Committed, text)
-            });
+        if let Some(after) = &after
+            && let Some(model) = self.models.get(&after.log())
+        {
+            let before = before.filter(|before| before.log() == after.log());
+            for coverage in after.covered() {
+                let wants = Wants::new(self.nodes[node].name.clone(), &coverage.selection);
+                let from = before.and_then(|before| before.boundary_of(&coverage.selection));
+                let from = from.map_or(0, |from| from.sequence.get());
+                let upto = coverage.boundary.sequence.get();
+                let missing = (from + 1..=upto).find(|sequence| {
+                    model.entry(*sequence).is_some_and(|entry| wants.eligible(entry) && !visible(entry))
+                });
+                if let Some(missing) = missing {
+                    let text =
+                        format!("{upto} of {} is stored, sequence {missing} is not there", batch.source);
+                    failure = Some((Oracle::Committed, text));
+                }
+            }
         }
         if ok && failure.is_none() {
             failure = self.first_hidden(batch, &visible).map(|text| (Oracle::Atomicity, text));
@@ -74,12 +77,21 @@ impl Cluster {
     /// What a receiver says on the wire is not ahead of what its store holds.
     pub(super) fn check_acknowledgements(&mut self, link: usize) {
         let (source, peer) = (self.links[link].source, self.links[link].peer);
-        let stored = self.nodes[peer].stored_position(&self.nodes[source]);
+        let stored = self.nodes[peer].stored(&self.nodes[source]);
         let Some(connection) = &mut self.links[link].connection else { return };
         let mut ahead = None;
         while let Ok(Some(frame)) = decode_frame(&mut connection.back_tap) {
-            let Frame::Message(Message::Acknowledgement(acknowledged)) = frame else { continue };
-            let stored = stored.map_or(0, |stored| stored.boundary.sequence.get());
+            let acknowledged = match frame {
+                Frame::Message(Message::Acknowledgement(acknowledged)) => acknowledged,
+                Frame::Message(Message::Subscribe { id, subscription }) => {
+                    connection.acknowledges = subscription.selection().clone();
+                    connection.oracle.asked(id, subscription);
+                    continue;
+                }
+                _ => continue,
+            };
+            let stored = stored.as_ref().and_then(|stored| stored.boundary_of(&connection.acknowledges));
+            let stored = stored.map_or(0, |stored| stored.sequence.get());
             if acknowledged.durable.get() > stored {
                 ahead = Some(format!(
                     "link {link}: sequence {} is acknowledged, the stored position is {stored}",
@@ -105,7 +117,12 @@ impl Cluster {
             let stuck = matches!(connection.waiting, Waiting::Socket | Waiting::Paused | Waiting::Closed);
             let scanned = send.scanned().get();
             let inside = scanned > 0 && !model.boundaries.contains_key(&scanned);
-            if stuck || inside || connection.source_gone || head <= connection.oracle.position {
+            if stuck
+                || inside
+                || connection.source_gone
+                || send.selection().is_empty()
+                || head <= connection.oracle.position
+            {
                 connection.owed_since = None;
                 continue;
             }
@@ -131,7 +148,10 @@ impl Cluster {
                 let Some(send) = &connection.send else { return false };
                 let head = self.nodes[link.source].log.head();
                 let at = send.position().boundary.sequence;
-                at == head && send.acknowledged().durable == at && connection.oracle.position == at.get()
+                *send.selection() == link.selection
+                    && at == head
+                    && send.acknowledged().durable == at
+                    && connection.oracle.position == at.get()
             })
     }
 
@@ -182,11 +202,9 @@ impl Cluster {
         rows: &[std::collections::BTreeMap<(crate::protocol::TableName, Vec<u8>), Row>],
     ) {
         let full = |source: usize, peer: usize| {
-            self.links.iter().any(|link| {
-                (link.source, link.peer) == (source, peer)
-                    && link.wants.without.is_none()
-                    && link.wants.tables.len() == super::plan::TABLES
-            })
+            self.links
+                .iter()
+                .any(|link| (link.source, link.peer) == (source, peer) && link.wants.everything())
         };
         let shared = |node: usize| {
             let keep = |place: &&(crate::protocol::TableName, Vec<u8>)| {

@@ -98,17 +98,11 @@ impl Cluster {
     fn new(plan: Plan) -> Self {
         let mut rng = Rng::new(plan.seed ^ 0x5eed);
         let nodes = (0..plan.nodes).map(|index| Self::node(&plan, &mut rng, index)).collect::<Vec<_>>();
-        let all: Vec<_> = (0..TABLES).map(table_name).collect();
         let links = plan.links.iter().map(|link| Link {
             source: link.source,
             peer: link.peer,
-            tables: link.tables.clone(),
-            origins: link.origins.clone(),
-            wants: Wants {
-                peer: node_name(link.peer),
-                tables: all.iter().filter(|table| link.tables.passes(table)).cloned().collect(),
-                without: (0..plan.nodes).map(node_name).find(|origin| !link.origins.passes(origin)),
-            },
+            selection: link.selection.clone(),
+            wants: Wants::new(node_name(link.peer), &link.selection),
             window: link.window,
             delay: link.delay,
             kibibyte: link.kibibyte,
@@ -321,7 +315,7 @@ impl Cluster {
 
     fn apply_one(&mut self, node: usize, submitted: Submitted) {
         let Submitted { link, epoch, ticket, batch } = submitted;
-        let before = self.nodes[node].log.store.peek_position(&batch.source);
+        let before = self.nodes[node].log.store.peek_source(&batch.source);
         let answer = Arc::new(std::sync::Mutex::new(None));
         let slot = Arc::clone(&answer);
         self.nodes[node].log.store.submit(
@@ -343,7 +337,7 @@ impl Cluster {
         if let Err(text) = model.read(&self.nodes[node].log.store) {
             return self.fail(node, Oracle::LoggedOnce, text);
         }
-        self.check_commit(node, link, before, &batch, result.is_ok());
+        self.check_commit(node, before.as_ref(), &batch, result.is_ok());
         self.nodes[node].answers.push_back(Answer { link, epoch, ticket, result });
     }
 
@@ -402,7 +396,7 @@ impl Node {
         }
     }
 
-    pub(super) fn stored_position(&self, source: &Self) -> Option<crate::protocol::Position> {
-        self.log.store.peek_position(&source.name)
+    pub(super) fn stored(&self, source: &Self) -> Option<crate::protocol::SourceState> {
+        self.log.store.peek_source(&source.name)
     }
 }

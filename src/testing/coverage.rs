@@ -22,11 +22,13 @@ pub enum Fault {
     Bandwidth,
     /// A batch cannot be applied.
     FailedApply,
+    /// The peer asks for another selection on the running stream.
+    Refilter,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Cut,
         Self::Stall,
         Self::Crash,
@@ -35,6 +37,7 @@ impl Fault {
         Self::ClockStep,
         Self::Bandwidth,
         Self::FailedApply,
+        Self::Refilter,
     ];
 }
 
@@ -59,11 +62,13 @@ pub enum LinkState {
     StagedOpen,
     /// The peer has batches that are not committed.
     Applying,
+    /// Another selection was asked for and is not accepted yet.
+    Refiltering,
 }
 
 impl LinkState {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Handshake,
         Self::Whole,
         Self::Examining,
@@ -73,6 +78,7 @@ impl LinkState {
         Self::CaughtUp,
         Self::StagedOpen,
         Self::Applying,
+        Self::Refiltering,
     ];
 }
 

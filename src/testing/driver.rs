@@ -8,7 +8,7 @@ use bytes::BytesMut;
 
 use crate::clock::{Clock, Moment};
 use crate::protocol::{
-    Close, CloseCode, CloseReason, Frame, Hello, Message, RefuseReason, Subscription, decode_frame,
+    Close, CloseCode, CloseReason, Frame, Hello, Message, RefuseReason, Selection, Subscription, decode_frame,
 };
 use crate::receiver::{ReceiveAction, ReceiveSession};
 use crate::sender::{SendConfig, SendSession, SubscribeError, TurnEnd};
@@ -311,6 +311,7 @@ impl Cluster {
             member: None,
             flag: Arc::<Flag>::default(),
             oracle: WireOracle::default(),
+            acknowledges: Selection::default(),
             waiting: Waiting::CaughtUp(None),
             writable_at: None,
             source_gone: false,
@@ -342,7 +343,7 @@ impl Cluster {
     }
 
     /// Does what the receiver asks for, and sends what it has to say.
-    fn act(&mut self, link: usize) {
+    pub(super) fn act(&mut self, link: usize) {
         let node = self.links[link].peer;
         let source = self.links[link].source;
         let now = self.nodes[node].clock.peek();
@@ -379,18 +380,13 @@ impl Cluster {
 
     fn subscribe(&mut self, link: usize, source: &crate::protocol::NodeName) {
         let node = self.links[link].peer;
-        let start = match self.nodes[node].log.store.position(source) {
-            Ok(start) => start.filter(|_| !self.links[link].forget),
+        let state = match self.nodes[node].log.store.source_state(source) {
+            Ok(state) => state.filter(|_| !self.links[link].forget),
             Err(error) => return self.fail(node, Oracle::Refusal, error.to_string()),
         };
-        let tables = self.links[link].tables.clone();
-        match Subscription::new(tables, self.links[link].origins.clone(), start) {
-            Ok(subscription) => {
-                if let Some(connection) = &mut self.links[link].connection {
-                    connection.receive.subscribe(subscription);
-                }
-            }
-            Err(error) => self.fail(node, Oracle::Refusal, error.to_string()),
+        let subscription = Subscription::to(self.links[link].selection.clone()).resuming(state);
+        if let Some(connection) = &mut self.links[link].connection {
+            connection.receive.subscribe(subscription);
         }
     }
 

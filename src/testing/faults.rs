@@ -8,9 +8,9 @@ use crate::store::{AuditLog, MemoryStore};
 
 use super::cluster::{Cluster, log_id};
 use super::coverage::{Fault, LinkState};
-use super::model::ModelEntry;
+use super::model::{ModelEntry, Wants};
 use super::node::{Link, Waiting};
-use super::plan::{FaultPlan, Planted, signed};
+use super::plan::{FaultPlan, Planted, nothing, selection, signed};
 
 impl Cluster {
     /// Fires the faults that have waited for the state in which a link of `node` is now.
@@ -59,7 +59,7 @@ impl Cluster {
         let scanned = send.scanned().get();
         let at_end = scanned == 0 || model.is_some_and(|model| model.boundaries.contains_key(&scanned));
         let holds = [
-            (LinkState::Handshake, !connection.oracle.accepted),
+            (LinkState::Handshake, connection.oracle.streams == 0),
             (LinkState::Whole, behind && !inside && send.stats().segments_whole > 0),
             (LinkState::Examining, inside),
             (LinkState::LargeTransaction, !at_end),
@@ -67,6 +67,7 @@ impl Cluster {
             (LinkState::Paused, send.is_paused()),
             (LinkState::CaughtUp, matches!(connection.waiting, Waiting::CaughtUp(_)) && !behind),
             (LinkState::StagedOpen, staged),
+            (LinkState::Refiltering, connection.oracle.streams > 0 && connection.oracle.is_asked()),
         ];
         states.extend(holds.into_iter().filter_map(|(state, holds)| holds.then_some(state)));
         states
@@ -113,9 +114,31 @@ impl Cluster {
                 }
             }
             Fault::FailedApply => self.nodes[peer].log.store.fail_next_apply(),
+            Fault::Refilter => self.refilter(fault, at),
         }
         self.schedule(source, at);
         self.schedule(peer, at);
+    }
+
+    /// The peer wants something else, now and then nothing; then it soon wants something again.
+    fn refilter(&mut self, fault: &FaultPlan, at: Moment) {
+        let link = fault.link;
+        let unsubscribes = !self.links[link].wants.nothing() && self.rng.one_in(6);
+        let selection =
+            if unsubscribes { nothing() } else { selection(&mut self.rng, self.links[link].source) };
+        let state = &mut self.links[link];
+        state.wants = Wants::new(state.wants.peer.clone(), &selection);
+        state.selection = selection.clone();
+        let peer = state.peer;
+        self.note(peer, &format!("link {link} asks for {selection:?}"));
+        if let Some(connection) = &mut self.links[link].connection {
+            connection.receive.resubscribe(selection);
+            self.act(link);
+        }
+        if unsubscribes {
+            let not_before = at.plus(fault.lasts);
+            self.faults.push(FaultPlan { not_before, give_up: not_before, anywhere: false, ..fault.clone() });
+        }
     }
 
     fn cut(&mut self, link: usize) {

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
-use crate::protocol::{EntryFlags, EntryKind, NodeName, Sequence, TableName, Version};
+use crate::protocol::{EntryFlags, EntryKind, NodeName, Selection, Sequence, TableName, Version};
 use crate::store::{AuditLog, MemoryStore};
+
+use super::plan::{NODES_MAX, TABLES, node_name, table_name};
 
 /// One entry of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,18 +35,34 @@ pub(super) struct Model {
 #[derive(Debug, Clone)]
 pub(super) struct Wants {
     pub(super) peer: NodeName,
-    pub(super) tables: BTreeSet<TableName>,
-    /// The origin that is left out, if one is.
-    pub(super) without: Option<NodeName>,
+    tables: BTreeSet<TableName>,
+    origins: BTreeSet<NodeName>,
 }
 
+/// What a stream need not bring: all that was wanted, up to there.
+pub(super) type Had = (Wants, u64);
+
 impl Wants {
+    pub(super) fn new(peer: NodeName, selection: &Selection) -> Self {
+        let tables = (0..TABLES).map(table_name).filter(|table| selection.tables().passes(table)).collect();
+        let origins = (0..NODES_MAX).map(node_name).filter(|node| selection.origins().passes(node)).collect();
+        Self { peer, tables, origins }
+    }
+
+    pub(super) fn everything(&self) -> bool {
+        self.tables.len() == TABLES && self.origins.len() == NODES_MAX
+    }
+
+    pub(super) fn nothing(&self) -> bool {
+        self.tables.is_empty() || self.origins.is_empty()
+    }
+
     pub(super) fn eligible(&self, entry: &ModelEntry) -> bool {
         !entry.local && self.follows(&entry.origin, &entry.table)
     }
 
     pub(super) fn follows(&self, origin: &NodeName, table: &TableName) -> bool {
-        *origin != self.peer && self.without.as_ref() != Some(origin) && self.tables.contains(table)
+        *origin != self.peer && self.origins.contains(origin) && self.tables.contains(table)
     }
 }
 
@@ -57,10 +75,12 @@ impl Model {
         self.entries.get(usize::try_from(sequence.checked_sub(1)?).ok()?)
     }
 
-    /// The first eligible entry after `after` and up to `last`.
-    pub(super) fn next_eligible(&self, wants: &Wants, after: u64, last: u64) -> Option<u64> {
-        (after + 1..=last.min(self.head()))
-            .find(|s| self.entry(*s).is_some_and(|entry| wants.eligible(entry)))
+    /// The first entry after `after` and up to `last` that is eligible and that the peer has not had.
+    pub(super) fn next_eligible(&self, wants: &Wants, had: &[Had], after: u64, last: u64) -> Option<u64> {
+        (after + 1..=last.min(self.head())).find(|sequence| {
+            let had = |entry| had.iter().any(|(had, upto)| sequence <= upto && had.eligible(entry));
+            self.entry(*sequence).is_some_and(|entry| wants.eligible(entry) && !had(entry))
+        })
     }
 
     pub(super) fn has(&self, entry: &ModelEntry) -> bool {

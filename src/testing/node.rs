@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 
 use crate::clock::Moment;
-use crate::protocol::{Message, NameFilter, NodeName, TableName};
+use crate::protocol::{Message, NodeName, Selection};
 use crate::receiver::{ReceiveSession, Ticket};
 use crate::sender::{MemberId, Ring, SendSession};
 use crate::store::{Applied, ApplyBatch, ApplyError, MemorySnapshot};
@@ -123,6 +123,8 @@ pub(super) struct Connection {
     pub(super) member: Option<MemberId>,
     pub(super) flag: Arc<Flag>,
     pub(super) oracle: WireOracle,
+    /// What the acknowledgements speak of: the subscription that was sent last.
+    pub(super) acknowledges: Selection,
     pub(super) waiting: Waiting,
     pub(super) writable_at: Option<Moment>,
     pub(super) source_gone: bool,
@@ -139,8 +141,7 @@ pub(super) struct Connection {
 pub(super) struct Link {
     pub(super) source: usize,
     pub(super) peer: usize,
-    pub(super) tables: NameFilter<TableName>,
-    pub(super) origins: NameFilter<NodeName>,
+    pub(super) selection: Selection,
     pub(super) wants: Wants,
     pub(super) window: usize,
     pub(super) delay: Duration,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::protocol::{NameFilter, NodeName, TableName};
+use crate::protocol::{NameFilter, NodeName, Selection, TableName};
 use crate::receiver::ReceiveConfig;
 use crate::sender::{Plant, Ring, YieldPolicy};
 use crate::store::StorePlant;
@@ -33,6 +33,9 @@ pub enum Planted {
 /// More than a segment's header lists.
 pub(super) const TABLES: usize = 36;
 
+/// Most nodes of a cluster.
+pub(super) const NODES_MAX: usize = 5;
+
 /// The tables that most entries are in.
 pub(super) const BUSY_TABLES: usize = 5;
 
@@ -40,8 +43,7 @@ pub(super) const BUSY_TABLES: usize = 5;
 pub(super) struct LinkPlan {
     pub(super) source: usize,
     pub(super) peer: usize,
-    pub(super) tables: NameFilter<TableName>,
-    pub(super) origins: NameFilter<NodeName>,
+    pub(super) selection: Selection,
     pub(super) window: usize,
     pub(super) delay: Duration,
     pub(super) kibibyte: u64,
@@ -93,7 +95,7 @@ impl Plan {
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let nodes = rng.index(3) + 3;
+        let nodes = rng.index(NODES_MAX - 2) + 3;
         let links = links(&mut rng, nodes);
         let (writes, end) = writes(&mut rng, nodes);
         let faults = faults(&mut rng, seed, links.len(), end);
@@ -194,6 +196,18 @@ fn links(rng: &mut Rng, nodes: usize) -> Vec<LinkPlan> {
 }
 
 fn link(rng: &mut Rng, source: usize, peer: usize) -> LinkPlan {
+    LinkPlan {
+        source,
+        peer,
+        selection: selection(rng, source),
+        window: [2_048, 16_384, 65_536, 1 << 20][rng.index(4)],
+        delay: millis(rng, 0, 20),
+        kibibyte: rng.between(1_000, 200_000),
+    }
+}
+
+/// What a peer of `source` subscribes to. Never nothing.
+pub(super) fn selection(rng: &mut Rng, source: usize) -> Selection {
     let mut some = || (0..TABLES).filter(|_| rng.one_in(2)).map(table_name).collect::<Vec<_>>();
     let (included, excluded) = (some(), some());
     let tables = match rng.index(5) {
@@ -208,14 +222,17 @@ fn link(rng: &mut Rng, source: usize, peer: usize) -> LinkPlan {
         1 => NameFilter::Exclude([node_name(rng.index(3))].into()),
         _ => NameFilter::All,
     };
-    LinkPlan {
-        source,
-        peer,
-        tables,
-        origins,
-        window: [2_048, 16_384, 65_536, 1 << 20][rng.index(4)],
-        delay: millis(rng, 0, 20),
-        kibibyte: rng.between(1_000, 200_000),
+    match Selection::new(tables, origins) {
+        Ok(selection) => selection,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// The selection that selects nothing.
+pub(super) fn nothing() -> Selection {
+    match Selection::new(NameFilter::Include([].into()), NameFilter::All) {
+        Ok(selection) => selection,
+        Err(error) => panic!("{error}"),
     }
 }
 
@@ -250,7 +267,7 @@ fn faults(rng: &mut Rng, seed: u64, links: usize, end: Moment) -> Vec<FaultPlan>
     // Two cells of the table of faults and states are aimed at, in turn.
     let aims: Vec<_> = [seed, seed.wrapping_add(37)].map(cell).to_vec();
     let mut kinds: Vec<_> = aims.iter().map(|(fault, _)| *fault).collect();
-    kinds.extend([Fault::Cut, Fault::Cut, Fault::Crash]);
+    kinds.extend([Fault::Cut, Fault::Cut, Fault::Crash, Fault::Refilter, Fault::Refilter]);
     for _ in 0..rng.index(5) + 3 {
         kinds.push(Fault::ALL[rng.index(Fault::ALL.len())]);
     }

@@ -106,9 +106,9 @@ impl Serving<'_> {
         connection.interrupted = *stopped == Stopped::BudgetSpent;
         (connection.ready_since, connection.driver_at_ready) = (now, driver);
         let Some(model) = cluster.models.get(&node.log.log_id()) else { return };
-        let before = connection.oracle.position;
-        let checked = connection.oracle.check(model, &source.wants);
-        if connection.oracle.position > before || source.connection.is_none() {
+        let before = (connection.oracle.streams, connection.oracle.position);
+        let checked = connection.oracle.check(model, &source.wants.peer);
+        if (connection.oracle.streams, connection.oracle.position) > before || source.connection.is_none() {
             Connection::reported(&mut source.connection);
         }
         if let Err((oracle, text)) = checked {

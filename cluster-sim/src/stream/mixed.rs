@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use auditstream::protocol::{
-    Boundary, EntryDraft, LogId, LogTail, NodeName, OriginId, Position, SegmentPacker, Sequence,
-    Subscription, TableDefinition, TableId, TransactionDraft, Version,
+    Boundary, EntryDraft, LogId, LogTail, NodeName, OriginId, Position, SegmentPacker, Selection, Sequence,
+    TableDefinition, TableId, TransactionDraft, Version,
 };
 use auditstream::store::lmdb::LmdbStore;
 use auditstream::store::{Applier as _, ApplyBatch, PeerDictionary};
@@ -36,6 +36,7 @@ pub(crate) fn write(store: &LmdbStore, records: &mut Records, size: u64) -> Resu
     let applier = store.applier();
     let loader = store::node_name("loader")?;
     let dictionary = Arc::new(dictionary(table)?);
+    let selection = Arc::new(Selection::default());
     let log = LogId::from_bytes(*b"the loader's log");
     let (answers, answered) = channel();
     let (mut tail, mut transactions, mut waiting) = (LogTail::default(), 0, 0);
@@ -46,10 +47,16 @@ pub(crate) fn write(store: &LmdbStore, records: &mut Records, size: u64) -> Resu
         }
         tail = end;
         transactions += count;
-        let position = Position { log, boundary: tail.end, filter: Subscription::all().fingerprint() };
+        let position = Position { log, boundary: tail.end, filter: selection.fingerprint() };
         let source: NodeName = loader.clone();
         let answers = answers.clone();
-        let batch = ApplyBatch { source, dictionary: Arc::clone(&dictionary), frames: batch, position };
+        let batch = ApplyBatch {
+            source,
+            selection: Arc::clone(&selection),
+            dictionary: Arc::clone(&dictionary),
+            frames: batch,
+            position,
+        };
         applier.submit(
             batch,
             Box::new(move |answer| {

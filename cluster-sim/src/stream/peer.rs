@@ -30,7 +30,7 @@ fn follow(args: &PeerArgs) -> Result<(), Fault> {
         Receiver::Discard => None,
     };
     let position = match &store {
-        Some(store) => store.position_of(&source).map_err(Fault::run)?,
+        Some(store) => store.source_state_of(&source).map_err(Fault::run)?.map(|state| state.position()),
         None => None,
     };
     let inner: Arc<dyn Applier> = match &store {

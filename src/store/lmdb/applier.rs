@@ -5,17 +5,17 @@ use std::collections::hash_map::Entry as Slot;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Core;
-use super::apply::read_position;
+use super::apply::read_source_state;
 use super::queue::{ApplyJob, ApplyReply, Job, Task};
 use super::writer::refuse;
-use crate::protocol::{NodeName, Position, SegmentRef};
+use crate::protocol::{NodeName, SegmentRef, SourceState};
 use crate::store::{Applier, ApplyBatch, ApplyDone, ApplyError, StoreError};
 
 /// The key-value applier: rows, own log and position of a batch in one commit.
 ///
-/// A call of [`Applier::position`] begins a session of that source: batches that are submitted after it are not held
-/// back by failures of batches that were submitted before it. To look at a position without beginning a session, use
-/// `LmdbStore::position_of`.
+/// A call of [`Applier::source_state`] begins a session of that source: batches that are submitted after it are not held
+/// back by failures of batches that were submitted before it. To look at it without beginning a session, use
+/// `LmdbStore::source_state_of`.
 ///
 /// Callbacks run on the writer thread, one after the other: they hand the answer on and return. One that waits, for
 /// example for `LmdbStore::define_table`, waits for ever.
@@ -25,9 +25,9 @@ pub struct LmdbApplier {
 }
 
 impl Applier for LmdbApplier {
-    fn position(&self, source: &NodeName) -> Result<Option<Position>, StoreError> {
+    fn source_state(&self, source: &NodeName) -> Result<Option<SourceState>, StoreError> {
         self.core.sources.begin_session(source);
-        read_position(&self.core, source)
+        read_source_state(&self.core, source)
     }
 
     fn submit(&self, batch: ApplyBatch, done: ApplyDone) {

@@ -11,7 +11,7 @@ use super::plan::{IdMap, Plan, Planned};
 use super::rowwriter::{RowWriter, note_identity};
 use super::stage::Stage;
 use super::walk::found;
-use crate::protocol::{Boundary, EntryDraft, EntryKind, NodeName, Position, Sequence};
+use crate::protocol::{Boundary, EntryDraft, EntryKind, NodeName, Sequence, SourceState};
 use crate::store::{Applied, ApplyBatch, StoreError};
 
 /// A transaction that cannot be applied: how many before it can, where it ends, and why it cannot.
@@ -27,6 +27,8 @@ pub(super) struct Failed {
 pub(super) struct ApplyState {
     pub(super) rows: RowWriter,
     maps: HashMap<NodeName, IdMap>,
+    /// As stored, with what this transaction changes.
+    sources: HashMap<NodeName, SourceState>,
 }
 
 impl ApplyState {
@@ -34,6 +36,7 @@ impl ApplyState {
     pub(super) fn forget(&mut self) {
         self.rows.forget();
         self.maps.clear();
+        self.sources.clear();
     }
 
     /// Applies a batch with its position.
@@ -45,7 +48,7 @@ impl ApplyState {
         }
         let all = plan.transactions.len();
         let failed = |reason| Failed { good: all, at: batch.position.boundary.sequence, reason };
-        put_position(stage, &batch.source, batch.position).map_err(failed)?;
+        self.move_on(stage, batch, batch.position.boundary).map_err(failed)?;
         Ok(applied)
     }
 
@@ -62,7 +65,7 @@ impl ApplyState {
             .apply_first(stage, &plan, good.min(plan.transactions.len()))
             .map_err(|failed| failed.reason)?;
         if let Some(boundary) = boundary {
-            put_position(stage, &batch.source, Position { boundary, ..batch.position })?;
+            self.move_on(stage, batch, boundary)?;
         }
         Ok(boundary)
     }
@@ -102,6 +105,28 @@ impl ApplyState {
         Ok((applied, boundary))
     }
 
+    /// Writes how far the batch's stream is at `boundary`.
+    fn move_on(
+        &mut self,
+        stage: &mut Stage<'_>,
+        batch: &ApplyBatch,
+        boundary: Boundary,
+    ) -> Result<(), StoreError> {
+        let core = stage.core;
+        let stored = match self.sources.remove(&batch.source) {
+            Some(state) => Some(state),
+            None => stored_source(&stage.txn, core, &batch.source)?,
+        };
+        let state = batch.state_at(stored, boundary);
+        let (databases, bytes) = (&core.databases, state.to_bytes());
+        stage
+            .txn
+            .put(databases.positions, &batch.source.as_str(), &bytes, WriteFlags::empty())
+            .map_err(|error| write_error("write a position", error, &core.options))?;
+        self.sources.insert(batch.source.clone(), state);
+        Ok(())
+    }
+
     /// Applies one transaction; what changed something goes to the own log as one transaction.
     fn apply_transaction<'b>(
         &mut self,
@@ -136,22 +161,23 @@ impl ApplyState {
     }
 }
 
-fn put_position(stage: &mut Stage<'_>, source: &NodeName, position: Position) -> Result<(), StoreError> {
-    let core = stage.core;
-    stage
-        .txn
-        .put(core.databases.positions, &source.as_str(), &position.to_bytes(), WriteFlags::empty())
-        .map_err(|error| write_error("write a position", error, &core.options))
+/// What is stored of a source. Bytes that cannot be read are an error, never "none".
+pub(super) fn read_source_state(core: &Core, source: &NodeName) -> Result<Option<SourceState>, StoreError> {
+    let begun = core.environment.begin_ro_txn();
+    let txn = begun.map_err(|error| super::error::backend("read what is stored of a source", error))?;
+    stored_source(&txn, core, source)
 }
 
-/// The stored position of a source. One that cannot be read is an error, never "none".
-pub(super) fn read_position(core: &Core, source: &NodeName) -> Result<Option<Position>, StoreError> {
-    let action = "read a position";
-    let txn = core.environment.begin_ro_txn().map_err(|error| super::error::backend(action, error))?;
-    let bytes = found(txn.get(core.databases.positions, &source.as_str()), action)?;
+fn stored_source(
+    txn: &impl Transaction,
+    core: &Core,
+    source: &NodeName,
+) -> Result<Option<SourceState>, StoreError> {
+    let bytes = txn.get(core.databases.positions, &source.as_str());
+    let bytes = found(bytes, "read what is stored of a source")?;
     bytes
         .map(|bytes| {
-            Position::from_bytes(bytes).map_err(|error| {
+            SourceState::from_bytes(bytes).map_err(|error| {
                 super::error::unreadable(format!("the stored position of {source} is corrupt"), error)
             })
         })

@@ -7,7 +7,7 @@ use crate::protocol::{
 };
 
 /// The layout that is written, and the only one that is read.
-pub(super) const STORE_FORMAT: u32 = 1;
+pub(super) const STORE_FORMAT: u32 = 2;
 
 /// Names of the databases. They are fixed, so nothing that a host passes in reaches LMDB as a name.
 pub(super) const LOG: &str = "auditstream.log";

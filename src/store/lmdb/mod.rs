@@ -63,7 +63,7 @@ use self::published::Published;
 use self::queue::{DefineJob, Job, Queue, Task};
 use crate::clock::Clock;
 use crate::protocol::{
-    Entry, LogId, NodeName, OriginId, Position, Sequence, TableDefinition, TableId, TableName,
+    Entry, LogId, NodeName, OriginId, Sequence, SourceState, TableDefinition, TableId, TableName,
 };
 use crate::store::{ApplyError, AuditLog as _, StoreError};
 
@@ -290,12 +290,12 @@ impl LmdbStore {
         self.core().published.names().tables().map(|(id, table)| (id, table.clone())).collect()
     }
 
-    /// The stored position of a source; unlike [`crate::store::Applier::position`] it begins no session.
+    /// What is stored of a source; unlike [`crate::store::Applier::source_state`] it begins no session.
     ///
     /// # Errors
-    /// When the store cannot be read, or the stored bytes are no position.
-    pub fn position_of(&self, source: &NodeName) -> Result<Option<Position>, StoreError> {
-        apply::read_position(self.core(), source)
+    /// When the store cannot be read, or the stored bytes are no [`SourceState`].
+    pub fn source_state_of(&self, source: &NodeName) -> Result<Option<SourceState>, StoreError> {
+        apply::read_source_state(self.core(), source)
     }
 
     /// Begins a write transaction for a host with tables of its own. Blocks while another one is open; a second one on

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Core;
-use super::apply::{ApplyState, Failed, read_position};
+use super::apply::{ApplyState, Failed, read_source_state};
 use super::options::Durability;
 use super::queue::{ApplyJob, Job, Task, WriteJob};
 use super::stage::Stage;
@@ -157,9 +157,9 @@ impl WriterThread {
         let good = match prefix {
             Ok(Some(boundary)) => boundary,
             // Nothing to commit, or no room for it either: what counts is what is stored.
-            Ok(None) | Err(_) => match read_position(&core, &batch.source) {
-                Ok(Some(position)) if position.log == batch.position.log => position.boundary,
-                _ => Boundary::START,
+            Ok(None) | Err(_) => match read_source_state(&core, &batch.source) {
+                Ok(stored) => batch.boundary_in(stored.as_ref()),
+                Err(_) => Boundary::START,
             },
         };
         let error = ApplyError { good, at: failed.at, reason: failed.reason };

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use crate::protocol::{
-    Boundary, EntryDraft, EntryFlags, EntryKind, EntryRef, OriginId, Position, ProtocolError, SegmentFlags,
-    SegmentRef, Sequence, TableId, TransactionDraft, TransactionRef, Version,
+    Boundary, EntryDraft, EntryFlags, EntryKind, EntryRef, OriginId, ProtocolError, SegmentFlags, SegmentRef,
+    Sequence, TableId, TransactionDraft, TransactionRef, Version,
 };
 use crate::store::conflict::{Identity, Outcome};
 use crate::store::{Applied, ApplyBatch, ApplyError, StoreError};
@@ -24,7 +24,7 @@ pub(super) fn apply(
     wall_ms: u64,
 ) -> (Result<Applied, ApplyError>, bool) {
     let (mut applied, mut definitions_changed) = (Applied::default(), false);
-    let start = state.positions.get(&batch.source).map(|position| position.boundary).unwrap_or_default();
+    let start = batch.boundary_in(state.sources.get(&batch.source));
     let mut good = start;
     if state.failed_sources.contains(&batch.source) {
         let error = ApplyError { good, at: batch.position.boundary.sequence, reason: StoreError::Closed };
@@ -47,15 +47,13 @@ pub(super) fn apply(
                 state.failed_sources.insert(batch.source.clone());
                 if good.sequence > start.sequence {
                     // The good prefix stays, with its position.
-                    state
-                        .positions
-                        .insert(batch.source.clone(), Position { boundary: good, ..batch.position });
+                    state.move_on(batch, good);
                 }
                 return (Err(ApplyError { good, at, reason }), definitions_changed);
             }
         }
     }
-    state.positions.insert(batch.source.clone(), batch.position);
+    state.move_on(batch, batch.position.boundary);
     (Ok(applied), definitions_changed)
 }
 

@@ -15,8 +15,8 @@ use bytes::Bytes;
 
 use crate::clock::Clock;
 use crate::protocol::{
-    Boundary, Entry, EntryDraft, LogId, NodeName, OriginId, Position, SegmentRef, Sequence, TableDefinition,
-    TableId, TableName, Version,
+    Boundary, Entry, EntryDraft, LogId, NodeName, OriginId, SegmentRef, Sequence, SourceState,
+    TableDefinition, TableId, TableName, Version,
 };
 
 use super::{
@@ -242,10 +242,10 @@ impl AuditLog for MemoryStore {
 }
 
 impl Applier for MemoryStore {
-    fn position(&self, source: &NodeName) -> Result<Option<Position>, StoreError> {
+    fn source_state(&self, source: &NodeName) -> Result<Option<SourceState>, StoreError> {
         let mut state = self.state();
         state.failed_sources.remove(source);
-        Ok(state.positions.get(source).copied())
+        Ok(state.sources.get(source).cloned())
     }
 
     fn submit(&self, batch: ApplyBatch, done: ApplyDone) {

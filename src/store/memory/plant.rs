@@ -1,6 +1,6 @@
 //! Known faults of a store, planted on purpose, and failures on demand.
 
-use crate::protocol::{NodeName, Position};
+use crate::protocol::{NodeName, SourceState};
 use crate::store::{Applied, ApplyBatch, ApplyError, StoreError};
 
 use super::state::State;
@@ -18,6 +18,8 @@ pub enum StorePlant {
     LogDuplicate,
     /// After a batch has failed, later ones of the same source are applied.
     NoLatch,
+    /// A stream moves on what other selections cover too.
+    CoverEverything,
 }
 
 /// What is planted, and what waits because of it.
@@ -38,10 +40,10 @@ impl MemoryStore {
         self
     }
 
-    /// The stored position of `source`, looked at from outside: no stream begins with it.
+    /// What is stored of `source`, looked at from outside: no stream begins with it.
     #[must_use]
-    pub fn peek_position(&self, source: &NodeName) -> Option<Position> {
-        self.state().positions.get(source).copied()
+    pub fn peek_source(&self, source: &NodeName) -> Option<SourceState> {
+        self.state().sources.get(source).cloned()
     }
 
     /// Lets the next batch fail, as a full disk does. Nothing of it is written.
@@ -59,7 +61,7 @@ pub(super) fn apply(
         if state.planted.plant != Some(StorePlant::NoLatch) {
             state.failed_sources.insert(batch.source.clone());
         }
-        let good = state.positions.get(&batch.source).map(|position| position.boundary).unwrap_or_default();
+        let good = batch.boundary_in(state.sources.get(&batch.source));
         let reason = StoreError::Full { what: "the disk", hint: "the test asked for it".to_owned() };
         return (Err(ApplyError { good, at: batch.position.boundary.sequence, reason }), false);
     }
@@ -69,20 +71,30 @@ pub(super) fn apply(
     }
     match state.planted.plant {
         Some(StorePlant::PositionBeforeData) if !batch.frames.is_empty() => {
-            state.positions.insert(batch.source.clone(), batch.position);
+            state.move_on(batch, batch.position.boundary);
             state.planted.parked = Some(batch.clone());
             (Ok(Applied::default()), false)
         }
         Some(StorePlant::SplitTransaction) if !batch.frames.is_empty() => {
-            let before = state.positions.get(&batch.source).copied();
+            let before = state.sources.get(&batch.source).cloned();
             state.planted.halved = true;
             let result = real::apply(state, batch, wall_ms);
             state.planted.halved = false;
             match before {
-                Some(position) => state.positions.insert(batch.source.clone(), position),
-                None => state.positions.remove(&batch.source),
+                Some(stored) => state.sources.insert(batch.source.clone(), stored),
+                None => state.sources.remove(&batch.source),
             };
             state.planted.parked = Some(batch.clone());
+            result
+        }
+        Some(StorePlant::CoverEverything) => {
+            let before = state.sources.get(&batch.source).cloned();
+            let result = real::apply(state, batch, wall_ms);
+            if let (Some(before), Some(after)) = (before, state.sources.get_mut(&batch.source)) {
+                for coverage in before.covered().iter().rev() {
+                    after.advance(after.log(), &coverage.selection, batch.position.boundary);
+                }
+            }
             result
         }
         _ => real::apply(state, batch, wall_ms),

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use crate::protocol::{
-    Boundary, EntryDraft, EntryKind, LogTail, NodeName, OriginId, Position, SegmentPacker, SegmentRef,
-    Sequence, TableDefinition, TableId, TableName, TransactionDraft, Version,
+    Boundary, EntryDraft, EntryKind, LogTail, NodeName, OriginId, SegmentPacker, SegmentRef, Sequence,
+    SourceState, TableDefinition, TableId, TableName, TransactionDraft, Version,
 };
 use crate::store::conflict::Identity;
-use crate::store::{BoundaryAt, Hlc, StoreError};
+use crate::store::{ApplyBatch, BoundaryAt, Hlc, StoreError};
 
 /// A row, or the tombstone of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(super) struct State {
     segments: BTreeMap<Sequence, Bytes>,
     pub(super) rows: BTreeMap<(TableId, Vec<u8>), StoredRow>,
     pub(super) messages: BTreeSet<Identity>,
-    pub(super) positions: BTreeMap<NodeName, Position>,
+    pub(super) sources: BTreeMap<NodeName, SourceState>,
     pub(super) failed_sources: BTreeSet<NodeName>,
     #[cfg(any(test, feature = "testing"))]
     pub(super) planted: super::plant::Planted,
@@ -53,7 +53,7 @@ impl State {
             segments: BTreeMap::new(),
             rows: BTreeMap::new(),
             messages: BTreeSet::new(),
-            positions: BTreeMap::new(),
+            sources: BTreeMap::new(),
             failed_sources: BTreeSet::new(),
             #[cfg(any(test, feature = "testing"))]
             planted: super::plant::Planted::default(),
@@ -108,6 +108,12 @@ impl State {
         }
         self.append_log(&transactions, wall_ms);
         self.tail.end
+    }
+
+    /// The stream of `batch` is at `boundary`.
+    pub(super) fn move_on(&mut self, batch: &ApplyBatch, boundary: Boundary) {
+        let state = batch.state_at(self.sources.remove(&batch.source), boundary);
+        self.sources.insert(batch.source.clone(), state);
     }
 
     pub(super) fn write_row(&mut self, entry: &EntryDraft<'_>, identity: Identity) {

@@ -22,7 +22,8 @@ fn value(store: &dyn StoreUnderTest, key: &str) -> Option<String> {
 }
 
 fn position(store: &dyn StoreUnderTest, source: &NodeName) -> Option<Position> {
-    answered(store.applier().position(source), "read a position")
+    let state = answered(store.applier().source_state(source), "read what is stored of a source");
+    state.map(|state| state.position())
 }
 
 /// An entry of the log: origin, version, ordinal, key.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{answered, node_name, table_name};
 use crate::protocol::{
-    Boundary, Entry, EntryDraft, Fingerprint, LogId, LogTail, NodeName, OriginId, Position, SegmentPacker,
+    Boundary, Entry, EntryDraft, LogId, LogTail, NodeName, OriginId, Position, SegmentPacker, Selection,
     TableDefinition, TableId, TransactionDraft, Version,
 };
 use crate::store::{Applied, Applier, ApplyBatch, ApplyError, PeerDictionary};
@@ -28,6 +28,8 @@ pub(super) const UNKNOWN: OriginId = OriginId(43);
 pub(super) struct Source {
     pub(super) name: NodeName,
     pub(super) dictionary: Arc<PeerDictionary>,
+    /// What its stream to the store selects.
+    pub(super) selection: Arc<Selection>,
     tail: LogTail,
 }
 
@@ -42,7 +44,7 @@ impl Source {
             definition: Bytes::from_static(b"k, v"),
         };
         dictionary.tables.insert(TABLE, table);
-        Self { name, dictionary: Arc::new(dictionary), tail: LogTail::default() }
+        Self { name, dictionary: Arc::new(dictionary), selection: Arc::default(), tail: LogTail::default() }
     }
 
     /// Where its log ends.
@@ -50,8 +52,12 @@ impl Source {
         self.tail.end
     }
 
-    pub(super) const fn position(&self) -> Position {
-        Position { log: LogId::from_bytes([9; 16]), boundary: self.tail.end, filter: Fingerprint(5) }
+    pub(super) fn position(&self) -> Position {
+        Position {
+            log: LogId::from_bytes([9; 16]),
+            boundary: self.tail.end,
+            filter: self.selection.fingerprint(),
+        }
     }
 
     /// Writes transactions and makes the batch that brings them.
@@ -72,6 +78,7 @@ impl Source {
         self.tail = packer.tail();
         ApplyBatch {
             source: self.name.clone(),
+            selection: Arc::clone(&self.selection),
             dictionary: Arc::clone(&self.dictionary),
             frames,
             position: self.position(),
